@@ -1,0 +1,188 @@
+"""The seam to a model: items in, deltas out.
+
+The loop opens one Sequence per run and then repeats: `prepare` the new items (render, tokenise, check that they fit),
+`commit` them, `start_step`, `next_deltas` until a StepEnd arrives. Between two steps the sequence rests with
+everything it knows (tokens, KV cache, parser); nothing on this seam ever takes the history again.
+"""
+
+from collections.abc import Sequence as ListOf
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from engine.items import Item
+from engine.tokens import TokenLog
+from engine.toolspec import Tool
+from engine.usage import Timing, Usage
+
+# --- what the loop asks for --------------------------------------------------------------------------------------
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays the same over a run. Values are checked before they get here; None means the model's default."""
+
+    response_id: str
+    model: str
+    instructions: str | None = None
+    tools: list[Tool] = []
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_output_tokens: int | None = None
+    parallel_tool_calls: bool = True
+    text_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """`mode` as in the API; `allowed` names the tools that may be called (None: all)."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    allowed: frozenset[str] | None = None
+
+
+class StepSpec(msgspec.Struct, frozen=True):
+    """One sampling step. `max_tokens` is what is left of the run's `max_output_tokens`, None for no limit."""
+
+    tool_choice: ToolChoice = ToolChoice()
+    max_tokens: int | None = None
+
+
+class Extension(msgspec.Struct, frozen=True):
+    """Rendered and tokenised items, ready to be committed at context length `base`.
+
+    `token_ids` is empty for backends that have no tokenizer; `num_tokens` is then their estimate.
+    """
+
+    base: int
+    num_items: int
+    num_tokens: int
+    token_ids: ListOf[int] = ()
+    render_ms: float = 0.0
+    tokenize_ms: float = 0.0
+    payload: Any = None
+
+
+# --- what comes back ---------------------------------------------------------------------------------------------
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    text: str
+
+
+CallType = Literal[
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+    "computer_call",
+    "tool_search_call",
+    "mcp_approval_request",
+]
+
+
+class CallStart(msgspec.Struct, frozen=True):
+    """The model begins a call. Text that follows belongs to it until CallEnd."""
+
+    type: CallType
+    name: str
+    namespace: str | None = None
+    server_label: str | None = None
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """A piece of the call's arguments as JSON text, or of a custom tool's free input."""
+
+    text: str
+
+
+class CallEnd(msgspec.Struct, frozen=True):
+    """The call is whole: its arguments can be parsed."""
+
+
+class StepEnd(msgspec.Struct, frozen=True):
+    """The model stopped. `usage` and `timing` are this step's; timing here has prefill and sampling only.
+
+    reason: `stop` (its own end), `max_output_tokens` (the step's limit), `context_length_exceeded` (no room),
+    `content_filter`.
+    """
+
+    reason: Literal["stop", "max_output_tokens", "context_length_exceeded", "content_filter"]
+    usage: Usage = Usage()
+    timing: Timing = Timing()
+
+
+Delta = ReasoningDelta | TextDelta | CallStart | CallDelta | CallEnd | StepEnd
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """One entry of `GET /v1/models`."""
+
+    id: str
+    created: int
+    owned_by: str = "longloop"
+    object: Literal["model"] = "model"
+
+
+# --- the two protocols -------------------------------------------------------------------------------------------
+
+
+class Sequence(Protocol):
+    """One run's context on a backend. Used by one task at a time, but for `prepare`, `cancel_step` and `close`."""
+
+    @property
+    def tokens(self) -> TokenLog:
+        """The token log; stays empty on backends that see no tokens."""
+
+    @property
+    def num_context_tokens(self) -> int:
+        """Length of the context in tokens, exact or estimated."""
+
+    async def prepare(self, items: ListOf[Item]) -> Extension:
+        """Render and tokenise new items at the present end of the context; changes nothing.
+
+        Cost follows the new items only. Raises RequestError `context_length_exceeded` when they do not fit, and
+        RequestError with a path from `[i]` on for content that the model cannot take.
+        """
+
+    def commit(self, extension: Extension) -> None:
+        """Make an extension part of the context. Raises ValueError when the context has moved since `prepare`."""
+
+    def start_step(self, step: StepSpec) -> None:
+        """Begin to sample. The backend may take what is committed but not computed through the model first."""
+
+    async def next_deltas(self) -> list[Delta]:
+        """Wait for more of the step: at least one delta, all that are there. The step's last is a StepEnd.
+
+        Raises BackendError when the model failed; the sequence can then only be closed.
+        """
+
+    def cancel_step(self) -> None:
+        """Stop sampling as soon as possible, during prefill too. No further `next_deltas` for this step."""
+
+    def close(self) -> None:
+        """The run is over: its KV may be dropped or kept as a reusable prefix."""
+
+
+class Backend(Protocol):
+    """A source of sequences. Opened by the server for its whole life, as an async context manager."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a sequence opened now would be sampled without waiting for a model to load."""
+
+    def models(self) -> list[ModelInfo]:
+        """The models it serves; the first is the default."""
+
+    def open_sequence(self, spec: RunSpec) -> Sequence:
+        """A sequence with nothing in it but what `spec` says (instructions and tools).
+
+        Raises NotFound (`model_not_found`) or RequestError for a setting that it cannot honour.
+        """

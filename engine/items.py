@@ -1,0 +1,405 @@
+"""The items of a run: what the client gives and what the model makes.
+
+One frozen struct per item kind, decoded by its `type` tag. Fields a kind does not need are ignored, fields it needs
+and lacks are an error that names them. `null` counts as absent for optional fields, and an absent field is never
+written, because strict clients accept a value or nothing but no null.
+
+Source: the Responses API's input and output item unions (openai-python's `ResponseInputItem`, `ResponseOutputItem`).
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from engine.errors import RequestError
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class _Value(msgspec.Struct, frozen=True, omit_defaults=False, tag_field="type", kw_only=True):
+    """Base of all parts and items: immutable, tagged by `type`."""
+
+
+# --- content parts -----------------------------------------------------------------------------------------------
+
+
+class InputText(_Value, tag="input_text"):
+    text: str
+
+
+class OutputText(_Value, tag="output_text"):
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[Any] = []
+
+
+class Refusal(_Value, tag="refusal"):
+    refusal: str
+
+
+class SummaryText(_Value, tag="summary_text"):
+    text: str
+
+
+class ReasoningText(_Value, tag="reasoning_text"):
+    text: str
+
+
+class InputImage(_Value, tag="input_image"):
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
+
+
+class InputFile(_Value, tag="input_file"):
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class PlainText(_Value, tag="text"):
+    text: str
+
+
+class ComputerScreenshot(_Value, tag="computer_screenshot"):
+    image_url: str | None = None
+    file_id: str | None = None
+
+
+Part = InputText | OutputText | Refusal | SummaryText | ReasoningText | InputImage | InputFile | PlainText | ComputerScreenshot
+Content = str | list[Part]
+
+
+# --- messages and reasoning --------------------------------------------------------------------------------------
+
+
+class Message(_Value, tag="message"):
+    """A message; `content` of the model's own messages is a list of output parts."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    phase: str | UnsetType | None = UNSET
+
+
+class Reasoning(_Value, tag="reasoning"):
+    summary: list[SummaryText] = []
+    content: list[ReasoningText] | UnsetType | None = UNSET
+    encrypted_content: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+# --- calls the client answers ------------------------------------------------------------------------------------
+
+
+class FunctionCall(_Value, tag="function_call"):
+    call_id: str
+    name: str
+    arguments: str
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    namespace: str | UnsetType | None = UNSET
+
+
+class CustomToolCall(_Value, tag="custom_tool_call"):
+    call_id: str
+    name: str
+    input: str
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    namespace: str | UnsetType | None = UNSET
+
+
+class LocalShellCall(_Value, tag="local_shell_call"):
+    action: dict[str, Any]
+    call_id: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class ShellCall(_Value, tag="shell_call"):
+    call_id: str
+    action: dict[str, Any]
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class ApplyPatchCall(_Value, tag="apply_patch_call"):
+    call_id: str
+    operation: dict[str, Any]
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class ComputerCall(_Value, tag="computer_call"):
+    call_id: str
+    action: dict[str, Any] | UnsetType | None = UNSET
+    actions: list[Any] | UnsetType | None = UNSET
+    pending_safety_checks: list[Any] = []
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class ToolSearchCall(_Value, tag="tool_search_call"):
+    arguments: Any
+    call_id: str | UnsetType | None = UNSET
+    execution: Literal["server", "client"] = "client"
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class McpApprovalRequest(_Value, tag="mcp_approval_request"):
+    id: str
+    name: str
+    arguments: str
+    server_label: str
+
+
+Call = (
+    FunctionCall
+    | CustomToolCall
+    | LocalShellCall
+    | ShellCall
+    | ApplyPatchCall
+    | ComputerCall
+    | ToolSearchCall
+    | McpApprovalRequest
+)
+
+
+# --- the client's answers ----------------------------------------------------------------------------------------
+
+
+class FunctionCallOutput(_Value, tag="function_call_output"):
+    """`status: "in_progress"` with an `offset` (characters) marks a part of a growing output (streamed append)."""
+
+    call_id: str
+    output: Content
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    offset: int | UnsetType = UNSET
+
+
+class CustomToolCallOutput(_Value, tag="custom_tool_call_output"):
+    call_id: str
+    output: Content
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    offset: int | UnsetType = UNSET
+
+
+class LocalShellCallOutput(_Value, tag="local_shell_call_output"):
+    """OpenAI matches this one by `id`; some clients send `call_id`. Either names the call."""
+
+    output: str
+    id: str | UnsetType | None = UNSET
+    call_id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class ShellCallOutput(_Value, tag="shell_call_output"):
+    call_id: str
+    output: list[Any]
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+    max_output_length: int | UnsetType | None = UNSET
+
+
+class ApplyPatchCallOutput(_Value, tag="apply_patch_call_output"):
+    call_id: str
+    status: Literal["completed", "failed"]
+    output: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+
+
+class ComputerCallOutput(_Value, tag="computer_call_output"):
+    call_id: str
+    output: ComputerScreenshot
+    acknowledged_safety_checks: list[Any] | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    status: Literal["in_progress", "completed", "incomplete", "failed"] | UnsetType | None = UNSET
+
+
+class ToolSearchOutput(_Value, tag="tool_search_output"):
+    tools: list[Any]
+    call_id: str | UnsetType | None = UNSET
+    execution: Literal["server", "client"] = "client"
+    id: str | UnsetType | None = UNSET
+    status: ItemStatus | UnsetType | None = UNSET
+
+
+class McpApprovalResponse(_Value, tag="mcp_approval_response"):
+    approval_request_id: str
+    approve: bool
+    id: str | UnsetType | None = UNSET
+    reason: str | UnsetType | None = UNSET
+
+
+Answer = (
+    FunctionCallOutput
+    | CustomToolCallOutput
+    | LocalShellCallOutput
+    | ShellCallOutput
+    | ApplyPatchCallOutput
+    | ComputerCallOutput
+    | ToolSearchOutput
+    | McpApprovalResponse
+)
+
+
+# --- everything else a history may hold --------------------------------------------------------------------------
+
+
+class Hosted(msgspec.Struct, frozen=True):
+    """A hosted tool's item or another kind the engine only carries along: `data` is the whole item, type included."""
+
+    type: str
+    data: dict[str, Any]
+
+
+Item = Message | Reasoning | Call | Answer | Hosted
+
+HOSTED_TYPES: Final = frozenset(
+    {
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "additional_tools",
+        "program",
+        "program_output",
+        "configuration_update",
+        "compaction",
+    }
+)
+
+_KINDS: Final[dict[str, Any]] = {
+    kind.__struct_config__.tag: kind
+    for kind in (
+        Message, Reasoning,
+        FunctionCall, CustomToolCall, LocalShellCall, ShellCall, ApplyPatchCall, ComputerCall, ToolSearchCall,
+        McpApprovalRequest,
+        FunctionCallOutput, CustomToolCallOutput, LocalShellCallOutput, ShellCallOutput, ApplyPatchCallOutput,
+        ComputerCallOutput, ToolSearchOutput, McpApprovalResponse,
+    )
+}  # fmt: skip
+_DECODERS: Final = {tag: msgspec.json.Decoder(kind) for tag, kind in _KINDS.items()}
+_DATA: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class _Head(msgspec.Struct):
+    type: str = "message"
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def decode_item(raw: bytes | msgspec.Raw) -> Item:
+    """One item from its JSON. An item without `type` is a message (the SDKs' easy form).
+
+    Raises RequestError whose `param` is the path inside the item.
+    """
+    try:
+        tag = _HEAD.decode(raw).type
+        if decoder := _DECODERS.get(tag):
+            item: Item = decoder.decode(raw)
+            return item
+        if tag in HOSTED_TYPES:
+            return Hosted(tag, _DATA.decode(raw))
+    except msgspec.DecodeError as error:
+        raise invalid_json(error) from error
+    raise RequestError(f"Unknown item type '{tag}'.", param="type", code="invalid_value")
+
+
+def decode_items(raws: list[msgspec.Raw], *, param: str = "input") -> list[Item]:
+    """All items of an `input` array. Raises RequestError with a path such as `input[3].call_id`."""
+    items = []
+    for index, raw in enumerate(raws):
+        try:
+            items.append(decode_item(raw))
+        except RequestError as error:
+            raise error.at(f"{param}[{index}]") from error
+    return items
+
+
+def invalid_json(error: msgspec.DecodeError) -> RequestError:
+    """A decoding error as ours: msgspec writes `message - at `$.a[0].b``, which becomes message and param."""
+    message, _, path = str(error).partition(" - at `")
+    param = path.rstrip("`").removeprefix("$").removeprefix(".").removeprefix("[...]") or None
+    missing = "missing required field" in message
+    if missing:
+        field = message.split("`")[1]
+        param = f"{param}.{field}" if param else field
+    is_schema = isinstance(error, msgspec.ValidationError)
+    code = "missing_required_parameter" if missing else "invalid_type" if is_schema else "invalid_json"
+    return RequestError(message.rstrip(".") + ".", param=param, code=code)
+
+
+# --- questions about items ---------------------------------------------------------------------------------------
+
+ANSWER_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "function_call": ("function_call_output",),
+    "custom_tool_call": ("custom_tool_call_output",),
+    # Codex answers its shell calls with plain function outputs.
+    "local_shell_call": ("local_shell_call_output", "function_call_output"),
+    "shell_call": ("shell_call_output", "function_call_output"),
+    "apply_patch_call": ("apply_patch_call_output", "function_call_output"),
+    "computer_call": ("computer_call_output",),
+    "tool_search_call": ("tool_search_output",),
+    "mcp_approval_request": ("mcp_approval_response",),
+}
+
+
+def type_of(item: Item) -> str:
+    """The item's wire `type`."""
+    return item.type if isinstance(item, Hosted) else str(item.__struct_config__.tag)
+
+
+def call_key(call: Call) -> str:
+    """The id by which an answer names this call: `call_id`, or the request's own id for an MCP approval."""
+    key = call.id if isinstance(call, McpApprovalRequest) else call.call_id
+    return key or ""
+
+
+def answer_key(answer: Answer) -> str:
+    """The id of the call that this answer belongs to; empty when the answer names none."""
+    match answer:
+        case McpApprovalResponse():
+            return answer.approval_request_id
+        case LocalShellCallOutput():
+            return answer.call_id or answer.id or ""
+        case _:
+            return answer.call_id or ""
+
+
+def item_id(item: Item) -> str | None:
+    """The item's own id, if it has one."""
+    if isinstance(item, Hosted):
+        return item.data.get("id")
+    return item.id or None
+
+
+def text_of(content: Content) -> str:
+    """The text of a content: parts that carry none (images, files) contribute nothing."""
+    if isinstance(content, str):
+        return content
+    return "".join(
+        part.refusal if isinstance(part, Refusal) else part.text
+        for part in content
+        if not isinstance(part, InputImage | InputFile | ComputerScreenshot)
+    )
+
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def encode_item(item: Item) -> bytes:
+    """The item's JSON."""
+    return _ENCODER.encode(item.data if isinstance(item, Hosted) else item)

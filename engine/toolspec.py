@@ -1,0 +1,166 @@
+"""Tool definitions as the engine uses them: the kinds a client may offer, decoded and flattened.
+
+Every client tool becomes a named thing with a JSON schema for its arguments (or free text, for custom tools), which is
+what a model is shown and what constrained decoding holds it to. Kinds that this server does not know are skipped and
+reported, since clients such as Codex always offer some (`web_search`), or refused by name when the setting says so.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from engine.errors import RequestError
+from engine.items import invalid_json
+
+ToolKind = Literal["function", "custom", "local_shell", "shell", "apply_patch", "computer", "tool_search"]
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A client tool. `parameters` is the JSON schema of its arguments; None for a custom tool (free text).
+
+    `grammar` holds a custom tool's `format` of type grammar ({"syntax": "lark" | "regex", "definition": ...}).
+    """
+
+    kind: ToolKind
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+    namespace: str | None = None
+    grammar: dict[str, Any] | None = None
+
+
+class SkippedTool(msgspec.Struct, frozen=True):
+    """A tool that was offered and not used, by its place in `tools`."""
+
+    index: int
+    type: str
+    reason: str
+
+
+class _Definition(msgspec.Struct):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: dict[str, Any] | None = None
+    tools: list[msgspec.Raw] | None = None
+    execution: str | None = None
+
+
+_DEFINITION: Final = msgspec.json.Decoder(_Definition)
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_STRINGS: Final = {"type": "array", "items": {"type": "string"}}
+
+# What a model has to write to call a tool whose call item has an action instead of arguments.
+BUILT_IN_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "local_shell": _object(
+        {"command": _STRINGS, "working_directory": {"type": "string"}, "timeout_ms": {"type": "integer"}}, "command"
+    ),
+    "shell": _object({"commands": _STRINGS, "timeout_ms": {"type": "integer"}}, "commands"),
+    "apply_patch": _object(
+        {
+            "type": {"enum": ["create_file", "update_file", "delete_file"]},
+            "path": {"type": "string"},
+            "diff": {"type": "string"},
+        },
+        "type",
+        "path",
+    ),
+    "computer": _object({"type": {"type": "string"}}, "type") | {"additionalProperties": True},
+    "tool_search": _object({"query": {"type": "string"}}, "query"),
+}
+_BUILT_IN_KINDS: Final[dict[str, ToolKind]] = {
+    "local_shell": "local_shell",
+    "shell": "shell",
+    "apply_patch": "apply_patch",
+    "computer": "computer",
+    "computer_use_preview": "computer",
+    "tool_search": "tool_search",
+}
+
+
+def decode_tools(raws: list[msgspec.Raw], *, refuse_unknown: bool = False) -> tuple[list[Tool], list[SkippedTool]]:
+    """The client tools of a request and what was skipped. Raises RequestError naming `tools[i]…`."""
+    tools: list[Tool] = []
+    skipped: list[SkippedTool] = []
+    for index, raw in enumerate(raws):
+        try:
+            found = _decode_tool(raw)
+        except RequestError as error:
+            raise error.at(f"tools[{index}]") from error
+        if isinstance(found, str):
+            if refuse_unknown:
+                raise RequestError(f"Tool type '{found}' is not supported.", param=f"tools[{index}].type")
+            skipped.append(SkippedTool(index, found, "not supported by this server"))
+        else:
+            tools += found
+    _refuse_duplicates(tools)
+    return tools, skipped
+
+
+def _decode_tool(raw: msgspec.Raw, namespace: str | None = None) -> list[Tool] | str:
+    """The tools one definition stands for, or the name of a kind that is not ours to run."""
+    try:
+        definition = _DEFINITION.decode(raw)
+    except msgspec.DecodeError as error:
+        raise invalid_json(error) from error
+    if definition.type == "tool_search" and definition.execution == "server":
+        return "tool_search (execution: server)"
+    if kind := _BUILT_IN_KINDS.get(definition.type):
+        schema = definition.parameters or BUILT_IN_SCHEMAS[kind]
+        return [Tool(kind, kind, definition.description or "", schema, namespace=namespace)]
+    match definition.type:
+        case "function":
+            return [_function(definition, namespace)]
+        case "custom":
+            grammar = definition.format if (definition.format or {}).get("type") == "grammar" else None
+            return [
+                Tool(
+                    "custom", _name(definition), definition.description or "", namespace=namespace, grammar=grammar
+                )
+            ]
+        case "namespace":
+            return _namespace(definition)
+        case other:
+            return other
+
+
+def _function(definition: _Definition, namespace: str | None) -> Tool:
+    schema = definition.parameters or {"type": "object", "properties": {}}
+    return Tool(
+        "function", _name(definition), definition.description or "", schema, bool(definition.strict), namespace
+    )
+
+
+def _namespace(definition: _Definition) -> list[Tool]:
+    tools = []
+    for index, raw in enumerate(definition.tools or []):
+        try:
+            found = _decode_tool(raw, _name(definition))
+        except RequestError as error:
+            raise error.at(f"tools[{index}]") from error
+        if isinstance(found, str):
+            raise RequestError(f"Tool type '{found}' cannot be part of a namespace.", param=f"tools[{index}].type")
+        tools += found
+    return tools
+
+
+def _name(definition: _Definition) -> str:
+    if not definition.name:
+        raise RequestError("Missing required parameter 'name'.", param="name", code="missing_required_parameter")
+    return definition.name
+
+
+def _refuse_duplicates(tools: list[Tool]) -> None:
+    seen: set[tuple[str | None, str]] = set()
+    for tool in tools:
+        if (tool.namespace, tool.name) in seen:
+            raise RequestError(f"Tool name '{tool.name}' is used twice.", param="tools")
+        seen.add((tool.namespace, tool.name))
