@@ -1,0 +1,98 @@
+"""Every limit, timeout and switch of the server, with its unit, default and meaning.
+
+Values come from flags, then the environment (`LONGLOOP_PAUSE_TTL_S=60`), then a TOML file, then these defaults.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0)]
+
+LifecycleName = Literal["append"]
+
+
+class Settings(BaseSettings):
+    """The server's settings. Suffixes are units: `_s` seconds, `_bytes`, `max_…` counts."""
+
+    model_config = SettingsConfigDict(env_prefix="LONGLOOP_", extra="forbid", frozen=True)
+
+    # where it listens
+    host: str = Field("127.0.0.1", description="address to bind; another than loopback needs allow_remote")
+    port: int = Field(8765, ge=0, le=65535, description="TCP port; 0 picks a free one")
+    allow_remote: bool = Field(False, description="permit a host that is not loopback")
+    allowed_origins: list[str] = Field([], description="browser origins that may connect, such as http://localhost:3000")
+    allowed_hosts: list[str] = Field([], description="further Host header names that are ours")
+
+    # what runs
+    lifecycle: LifecycleName = Field("append", description="lifecycle of connections that name none")
+    keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
+    skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
+
+    # how long it waits
+    pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
+    idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")
+    lease_s: Seconds = Field(60, description="a resumable run without a reader is cancelled after this")
+    stall_s: Seconds = Field(30, description="a run whose attached reader takes nothing for this long fails")
+    step_timeout_s: Seconds = Field(600, description="longest wait for the model's next delta")
+    head_timeout_s: Seconds = Field(10, description="from connecting to a whole HTTP request head")
+    body_timeout_s: Seconds = Field(60, description="to receive an HTTP body")
+    handshake_timeout_s: Seconds = Field(10, description="for the WebSocket handshake")
+    http_idle_s: Seconds = Field(75, description="a kept HTTP connection without a request")
+    send_timeout_s: Seconds = Field(15, description="to send one frame; then the connection closes, the run lives")
+    ping_every_s: Seconds = Field(20, description="between pings")
+    pong_timeout_s: Seconds = Field(20, description="for the pong, while no run of the connection is paused")
+    close_timeout_s: Seconds = Field(5, description="for the closing handshake")
+    connection_age_s: Seconds = Field(3600, description="a connection's whole life")
+    drain_s: Seconds = Field(20, description="running steps may go on for this long after SIGTERM")
+    ended_ttl_s: Seconds = Field(300, description="an ended run can be resumed (read to its end) for this long")
+
+    # how much it takes
+    max_frame_bytes: Bytes = Field(64 << 20, description="one WebSocket message")
+    max_body_bytes: Bytes = Field(64 << 20, description="one HTTP body")
+    max_head_bytes: Bytes = Field(64 << 10, description="an HTTP request's head")
+    max_json_depth: Count = Field(128, description="nesting of JSON in a frame")
+    max_items: Count = Field(20_000, description="items in one input")
+    max_tools: Count = Field(512, description="tools of one run")
+    max_connections: Count = Field(1024, description="connections at a time")
+    max_lanes: Count = Field(32, description="named lanes of one connection")
+    max_in_flight: Count = Field(16, description="runs of one connection that sample at a time; more wait")
+    max_queued: Count = Field(64, description="creates of one connection that wait")
+    max_runs_per_principal: Count = Field(1024, description="open runs, paused ones included, of one key")
+    max_streamed_output_chars: Count = Field(16 << 20, description="one output given in parts")
+    max_log_events: Count = Field(1_000_000, description="events kept of one run; a resume from before is refused")
+    high_water_events: Count = Field(4096, description="a run waits while an attached reader is this far behind")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment; the TOML file is added by `load`."""
+        return (init_settings, env_settings)
+
+
+def load(file: Path | None = None, **flags: Any) -> Settings:
+    """Settings from flags, the environment and `file` (TOML), in this order of precedence.
+
+    Raises pydantic.ValidationError naming the setting.
+    """
+    if file is None:
+        return Settings(**flags)
+
+    class FromFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *sources: Any, **named: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (named["init_settings"], named["env_settings"], TomlConfigSettingsSource(settings_cls, file))
+
+    return FromFile(**flags)
