@@ -1,0 +1,264 @@
+"""The calls of a run and the client's answers to them.
+
+A call is *open* from its `output_item.done` until the loop takes its output. It may be answered while the model still
+samples. Answers of one append are checked together, then committed together: `check` changes nothing, `commit` cannot
+fail. An identical second answer is a no-op, so that a client which reconnects may resend; a different one is refused.
+
+A growing output may come in parts (`status: "in_progress"`, `offset` in characters): a part that was seen is skipped
+up to what is new, a gap is refused with the offset that is due.
+"""
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+
+from engine.errors import RequestError
+from engine.events import PendingCall
+from engine.items import (
+    ANSWER_TYPES,
+    Answer,
+    ApplyPatchCallOutput,
+    Call,
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    Hosted,
+    Item,
+    McpApprovalRequest,
+    Message,
+    Reasoning,
+    answer_key,
+    call_key,
+    encode_item,
+    item_id,
+    text_of,
+    type_of,
+)
+
+Streamable = FunctionCallOutput | CustomToolCallOutput
+
+
+@dataclass
+class OpenCall:
+    """A call and what is known of its answer: nothing, a growing text, or all of it."""
+
+    call: Call
+    answer: Answer | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The checked content of one append: what `commit` will take in."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether committing it would change nothing."""
+        return not (self.answers or self.parts or self.messages)
+
+
+class Answers:
+    """Open calls in call order, and the digests of what answered the earlier ones."""
+
+    def __init__(self, max_output_chars: int) -> None:
+        self.open: dict[str, OpenCall] = {}
+        self._digests: dict[str, bytes] = {}
+        self._own_ids: set[str] = set()
+        self._own_texts: set[bytes] = set()
+        self._max_output_chars = max_output_chars
+
+    # --- the model's side ---
+
+    def made(self, item: Item) -> None:
+        """Remember an item the model made, so that a client which echoes it is understood."""
+        if own := item_id(item):
+            self._own_ids.add(own)
+        if isinstance(item, Message):
+            self._own_texts.add(_digest_text(text_of(item.content)))
+
+    def called(self, call: Call) -> None:
+        """Open a call: from now on it can be answered."""
+        self.open[call_key(call)] = OpenCall(call)
+
+    def unanswered(self) -> list[PendingCall]:
+        """The calls that still wait, in call order."""
+        return [_pending(key, entry.call) for key, entry in self.open.items() if entry.answer is None]
+
+    def take(self) -> list[Answer]:
+        """All outputs in call order; the calls are closed. Only when none is unanswered."""
+        outputs = []
+        for key, entry in self.open.items():
+            if entry.answer is None:
+                raise ValueError(f"call {key} has no answer")
+            outputs.append(entry.answer)
+        self.open.clear()
+        return outputs
+
+    # --- the client's side ---
+
+    def check(self, items: list[Item]) -> Batch:
+        """What these items would add. Raises RequestError with a path from `input` on; nothing changes."""
+        batch = Batch()
+        for index, item in enumerate(items):
+            try:
+                self._check_item(item, batch)
+            except RequestError as error:
+                raise error.at(f"input[{index}]") from error
+        return batch
+
+    def commit(self, batch: Batch) -> None:
+        """Take in what was checked."""
+        for key, text in batch.parts.items():
+            self.open[key].text = text
+        for key, answer in batch.answers.items():
+            entry = self.open[key]
+            entry.answer, entry.text = answer, ""
+            self._digests[key] = _digest(answer)
+
+    def _check_item(self, item: Item, batch: Batch) -> None:
+        if isinstance(item, Message) and item.role != "assistant":
+            batch.messages.append(item)
+        elif isinstance(item, Answer):
+            self._check_answer(item, batch)
+        elif not self._is_echo(item):
+            raise RequestError(
+                f"Item of type '{type_of(item)}' cannot be appended; tool outputs and user, developer or system "
+                "messages can.",
+                param="type",
+            )
+
+    def _is_echo(self, item: Item) -> bool:
+        """Whether the client sent back one of our own items, as Codex before 0.100 does."""
+        if isinstance(item, Reasoning):
+            return True
+        if (own := item_id(item)) and own in self._own_ids:
+            return True
+        if isinstance(item, Message):
+            return _digest_text(text_of(item.content)) in self._own_texts
+        if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
+            key = call_key(item)
+            return key in self.open or key in self._digests
+        return isinstance(item, Hosted) and item_id(item) in self._own_ids
+
+    def _check_answer(self, answer: Answer, batch: Batch) -> None:
+        key = answer_key(answer)
+        if not key:
+            raise RequestError("The output names no call.", param="call_id", code="missing_required_parameter")
+        entry = self.open.get(key)
+        if entry is None:
+            self._check_repeat(key, answer, batch)
+            return
+        _check_type(entry.call, answer)
+        if isinstance(answer, Streamable) and (_is_part(answer) or entry.text or key in batch.parts):
+            self._check_part(key, entry, answer, batch)
+            return
+        self._settle(key, entry, answer, batch)
+
+    def _settle(self, key: str, entry: OpenCall, answer: Answer, batch: Batch) -> None:
+        """Record a whole answer, unless it repeats the one that is there."""
+        earlier = batch.answers.get(key) or entry.answer
+        if earlier is None:
+            batch.answers[key] = answer
+        elif _digest(earlier) == _digest(answer):
+            batch.repeated.append(key)
+        else:
+            raise _second_answer(key)
+
+    def _check_repeat(self, key: str, answer: Answer, batch: Batch) -> None:
+        digest = self._digests.get(key)
+        if digest is None:
+            raise RequestError(f"No tool call found for function call output with call_id {key}.", param=_key_field(answer))
+        # A part of an answer that is complete was sent before it, so it is a resend; only whole answers can differ.
+        if not _is_part(answer) and digest != _digest(answer):
+            raise _second_answer(key)
+        batch.repeated.append(key)
+
+    def _check_part(self, key: str, entry: OpenCall, answer: Streamable, batch: Batch) -> None:
+        """Join a part to what is there; the last part makes the answer."""
+        if not isinstance(answer.output, str):
+            raise RequestError("An output given in parts must be a string.", param="output")
+        if settled := batch.answers.get(key) or entry.answer:
+            self._check_part_of_settled(key, settled, answer, batch)
+            return
+        text = _join(batch.parts.get(key, entry.text), answer)
+        if len(text) > self._max_output_chars:
+            raise RequestError(
+                f"The output is longer than {self._max_output_chars} characters.", param="output", code="output_too_long"
+            )
+        if answer.status == "in_progress":
+            batch.parts[key] = text
+        else:
+            batch.parts.pop(key, None)
+            batch.answers[key] = msgspec.structs.replace(answer, output=text, offset=msgspec.UNSET, status="completed")
+
+    def _check_part_of_settled(self, key: str, settled: Answer, part: Streamable, batch: Batch) -> None:
+        assert isinstance(settled, Streamable)
+        whole, start = settled.output, _offset(part)
+        if not (isinstance(whole, str) and isinstance(part.output, str) and whole.startswith(part.output, start)):
+            raise _second_answer(key)
+        batch.repeated.append(key)
+
+
+def _check_type(call: Call, answer: Answer) -> None:
+    expected = ANSWER_TYPES[type_of(call)]
+    if type_of(answer) not in expected:
+        raise RequestError(
+            f"Call {call_key(call)} is a {type_of(call)}; it is answered by {expected[0]}, not {type_of(answer)}.",
+            param="type",
+        )
+
+
+def _pending(key: str, call: Call) -> PendingCall:
+    kind = type_of(call)
+    name = getattr(call, "name", kind.removesuffix("_call"))
+    return PendingCall(kind, name, call.id or "", ANSWER_TYPES[kind][0], key)
+
+
+def _is_part(answer: Answer) -> bool:
+    return isinstance(answer, Streamable) and (answer.offset is not msgspec.UNSET or answer.status == "in_progress")
+
+
+def _offset(part: Streamable) -> int:
+    return 0 if part.offset is msgspec.UNSET else part.offset
+
+
+def _join(text: str, part: Streamable) -> str:
+    """The text with the part put at its offset. Raises RequestError for a gap or for another text than was there."""
+    assert isinstance(part.output, str)
+    start = _offset(part)
+    if not 0 <= start <= len(text):
+        raise RequestError(f"The output so far has {len(text)} characters; the next part starts there.", param="offset")
+    known = text[start:]
+    if part.output.startswith(known):
+        return text + part.output[len(known) :]
+    is_resend = known.startswith(part.output) and part.status == "in_progress"
+    if is_resend:
+        return text
+    raise RequestError("The part differs from what was sent before at the same offset.", param="output")
+
+
+def _second_answer(key: str) -> RequestError:
+    return RequestError(f"Call {key} has been answered already, with another output.", param="call_id")
+
+
+def _key_field(answer: Answer) -> str:
+    return "approval_request_id" if type_of(answer) == "mcp_approval_response" else "call_id"
+
+
+def _digest(answer: Answer) -> bytes:
+    """What makes two answers the same: everything but their own id and, where it says nothing, their status."""
+    bare = msgspec.structs.replace(answer, id=msgspec.UNSET)
+    if not isinstance(answer, ApplyPatchCallOutput) and "status" in bare.__struct_fields__:
+        bare = msgspec.structs.replace(bare, status=msgspec.UNSET)
+    if isinstance(bare, Streamable):
+        bare = msgspec.structs.replace(bare, offset=msgspec.UNSET)
+    return blake2b(encode_item(bare), digest_size=16).digest()
+
+
+def _digest_text(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,283 @@
+"""Server events: everything a run writes into its log, one frozen struct per `type`.
+
+Names and fields are the Responses API's (openai-python `ResponseStreamEvent`). Ours in addition: `response.done` (the
+prototype's pause) and `response.tokens`. Events carry a `sequence_number` that rises by one over the whole run.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from engine.items import Item, Part
+from engine.tokens import Span
+from engine.toolspec import SkippedTool
+from engine.usage import Timing, Usage
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: str
+
+
+class ErrorDetails(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The response as clients read it. Every key that Open Responses requires is there, with the right type.
+
+    Extensions of ours: `run_usage` (sum over steps, while `usage` is the last step's), `timing`, `keep_open`,
+    `resumable`, `skipped_tools`.
+    """
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed"]
+    error: ErrorDetails | None = None
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    previous_response_id: str | None = None
+    instructions: str | None = None
+    output: list[Any] = []
+    tools: list[Any] = []
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    truncation: str = "disabled"
+    text: Any = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
+    reasoning: Any = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    top_logprobs: int = 0
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    store: bool = False
+    background: bool = False
+    service_tier: str = "default"
+    metadata: dict[str, str] = {}
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    usage: Usage | None = None
+    run_usage: Usage | UnsetType = UNSET
+    timing: "TimingReport | UnsetType" = UNSET
+    keep_open: bool = False
+    resumable: bool = False
+    skipped_tools: list[SkippedTool] | UnsetType = UNSET
+
+
+class TimingReport(msgspec.Struct, frozen=True):
+    """Times of the step that just ended and of the run so far."""
+
+    step: Timing
+    run: Timing
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call that waits for the client: what it is and how its answer names it."""
+
+    type: str
+    name: str
+    item_id: str
+    answer_type: str
+    answer_key: str
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """What `response.done` says. Constant size: it never repeats the run so far."""
+
+    id: str
+    object: Literal["response"] = "response"
+    status: Literal["in_progress"] = "in_progress"
+    usage: Usage
+    run_usage: Usage
+    pending: list[PendingCall]
+    timing: TimingReport
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    sequence_number: int
+
+
+class ResponseCreated(_Event, tag="response.created"):
+    response: ResponseObject
+
+
+class ResponseInProgress(_Event, tag="response.in_progress"):
+    response: ResponseObject
+
+
+class ResponseDone(_Event, tag="response.done"):
+    """The step is over and the run waits for the client."""
+
+    response: Pause
+
+
+class ResponseCompleted(_Event, tag="response.completed"):
+    response: ResponseObject
+
+
+class ResponseIncomplete(_Event, tag="response.incomplete"):
+    response: ResponseObject
+
+
+class ResponseFailed(_Event, tag="response.failed"):
+    response: ResponseObject
+
+
+class ResponseTokens(_Event, tag="response.tokens"):
+    """Token ids that joined the context since the last such event (`include: ["response.tokens"]`)."""
+
+    response_id: str
+    spans: list[Span]
+
+
+class OutputItemAdded(_Event, tag="response.output_item.added"):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(_Event, tag="response.output_item.done"):
+    output_index: int
+    item: Item
+
+
+class ContentPartAdded(_Event, tag="response.content_part.added"):
+    item_id: str
+    output_index: int
+    content_index: int
+    part: Part
+
+
+class ContentPartDone(_Event, tag="response.content_part.done"):
+    item_id: str
+    output_index: int
+    content_index: int
+    part: Part
+
+
+class OutputTextDelta(_Event, tag="response.output_text.delta"):
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: list[Any] = []
+
+
+class OutputTextDone(_Event, tag="response.output_text.done"):
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[Any] = []
+
+
+class ReasoningTextDelta(_Event, tag="response.reasoning_text.delta"):
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+
+
+class ReasoningTextDone(_Event, tag="response.reasoning_text.done"):
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+
+
+class FunctionCallArgumentsDelta(_Event, tag="response.function_call_arguments.delta"):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class FunctionCallArgumentsDone(_Event, tag="response.function_call_arguments.done"):
+    item_id: str
+    output_index: int
+    arguments: str
+    name: str
+
+
+class CustomToolCallInputDelta(_Event, tag="response.custom_tool_call_input.delta"):
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class CustomToolCallInputDone(_Event, tag="response.custom_tool_call_input.done"):
+    item_id: str
+    output_index: int
+    input: str
+
+
+class ShellCommandAdded(_Event, tag="response.shell_call_command.added"):
+    output_index: int
+    command_index: int
+    command: str
+
+
+class ShellCommandDelta(_Event, tag="response.shell_call_command.delta"):
+    output_index: int
+    command_index: int
+    delta: str
+
+
+class ShellCommandDone(_Event, tag="response.shell_call_command.done"):
+    output_index: int
+    command_index: int
+    command: str
+
+
+Event = (
+    ResponseCreated
+    | ResponseInProgress
+    | ResponseDone
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+    | ResponseTokens
+    | OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextDone
+    | ReasoningTextDelta
+    | ReasoningTextDone
+    | FunctionCallArgumentsDelta
+    | FunctionCallArgumentsDone
+    | CustomToolCallInputDelta
+    | CustomToolCallInputDone
+    | ShellCommandAdded
+    | ShellCommandDelta
+    | ShellCommandDone
+)
+
+FinalEvent = ResponseCompleted | ResponseIncomplete | ResponseFailed
+Terminal = ResponseDone | FinalEvent
+TERMINAL_TYPES: Final = (ResponseDone, ResponseCompleted, ResponseIncomplete, ResponseFailed)
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def encode_event(event: Event) -> bytes:
+    """The event's JSON, without a lane."""
+    return _ENCODER.encode(event)
+
+
+def encode_frame(frame: dict[str, Any]) -> bytes:
+    """The JSON of a frame that is no event of a run: acknowledgements and errors."""
+    return _ENCODER.encode(frame)
+
+
+def with_lane(frame: bytes, stream_id: str | None) -> bytes:
+    """The frame as it goes out on a lane: named lanes are echoed on every frame, the default lane never is."""
+    if stream_id is None:
+        return frame
+    # Splicing costs nothing per event; the log itself knows no lanes, since a run can be read on several.
+    return frame[:-1] + b',"stream_id":' + _ENCODER.encode(stream_id) + b"}"

@@ -1,0 +1,71 @@
+"""The event log of a run: append-only, read by sequence number.
+
+Readers are cursors, so resume, replay, slow readers and several readers are one mechanism. A finished item is folded
+into its text (scaffold.FoldedItem), which keeps a paused run small; reading a folded event builds it again.
+"""
+
+from array import array
+from bisect import bisect_right
+
+from engine.errors import RequestError
+from engine.events import Event
+from engine.scaffold import FoldedItem
+
+
+class EventsExpired(RequestError):
+    """The log no longer reaches back to where the reader wants to start."""
+
+    code = "events_expired"
+
+
+class EventLog:
+    """Events 0 … next-1, of which those before `oldest` may have been let go."""
+
+    def __init__(self, max_events: int) -> None:
+        self._entries: list[Event | FoldedItem] = []
+        self._firsts = array("L")
+        self._max_events = max_events
+        self.next = 0
+
+    @property
+    def oldest(self) -> int:
+        """The smallest sequence number that can still be read."""
+        return self._firsts[0] if self._firsts else self.next
+
+    def append(self, event: Event) -> None:
+        """Add the next event; its sequence number must be `next`."""
+        if event.sequence_number != self.next:
+            raise ValueError(f"event {event.sequence_number} where {self.next} is due")
+        self._entries.append(event)
+        self._firsts.append(self.next)
+        self.next += 1
+        if self.next - self._firsts[0] > self._max_events:
+            del self._entries[0], self._firsts[0]
+
+    def fold(self, item: FoldedItem) -> None:
+        """Replace an item's events, the newest in the log, by their folded form.
+
+        Does nothing when other events came in between or the item's beginning is gone.
+        """
+        if item.first + len(item) != self.next:
+            return
+        index = bisect_right(self._firsts, item.first) - 1
+        if index < 0 or self._firsts[index] != item.first:
+            return
+        self._entries[index:] = [item]
+        self._firsts[index:] = array("L", [item.first])
+
+    def read(self, seq: int) -> Event:
+        """The event with this sequence number. Raises EventsExpired when it was let go, IndexError when it is to come.
+
+        Cost: logarithmic in the number of entries.
+        """
+        if seq >= self.next:
+            raise IndexError(seq)
+        index = bisect_right(self._firsts, seq) - 1
+        if index < 0:
+            raise EventsExpired(
+                f"Events up to {self.oldest - 1} of this response are no longer kept.", param="starting_after"
+            )
+        entry = self._entries[index]
+        return entry.event(seq) if isinstance(entry, FoldedItem) else entry
