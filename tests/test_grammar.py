@@ -1,0 +1,162 @@
+"""grammar.py: the three modes, as tables of logits in and ids out, and replay."""
+
+import numpy as np
+import pytest
+from tiny_model import STOP_ID, VOCAB_SIZE, save_tokenizer
+from tokenizers import Tokenizer
+
+from engine.backends.constraint import Constraint
+from engine.backends.grammar import GrammarError, Grammars, Guide
+
+CALL = 'start: "<" "call>" ("a" | "b") ">"'
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return Tokenizer.from_file(str(save_tokenizer(tmp_path_factory.mktemp("tokenizer"))))
+
+
+@pytest.fixture(scope="module")
+def grammars(tmp_path_factory):
+    file = save_tokenizer(tmp_path_factory.mktemp("grammars"))
+    return Grammars(file, vocab_size=VOCAB_SIZE, stop_ids=[STOP_ID])
+
+
+def likes(tokenizer, *texts: str, logit: float = 10.0) -> np.ndarray:
+    """A row that prefers these one-token texts, the first most."""
+    row = np.zeros(VOCAB_SIZE, np.float32)
+    for rank, text in enumerate(texts):
+        row[tokenizer.token_to_id(text)] = logit - rank
+    return row
+
+
+def run(guide: Guide, tokenizer, texts: list[str], limit: int = 40) -> list[int]:
+    """Greedy decoding against rows that like `texts[n]` in the n-th draw; ends with the stop id."""
+    ids = guide.start()
+    for text in texts:
+        if len(ids) > limit or STOP_ID in ids:
+            break
+        row = likes(tokenizer, text)
+        guide.restrict(row)
+        drawn = int(row.argmax())
+        ids += [drawn, *guide.advance(drawn)]
+    return ids
+
+
+def text_of(tokenizer, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def test_always_holds_from_the_first_token_and_stops_when_complete(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL))
+    assert text_of(tokenizer, run(guide, tokenizer, ["b", "x", "x"])) == "<call>b><|im_end|>"
+
+
+def test_always_hands_out_what_is_forced_before_any_draw(grammars, tokenizer):
+    assert text_of(tokenizer, grammars.guide(Constraint(CALL)).start()) == "<call>"
+
+
+def test_a_choice_that_is_not_allowed_is_not_drawn(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL))
+    assert text_of(tokenizer, run(guide, tokenizer, ["z"])) in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
+
+
+def test_a_complete_grammar_that_could_go_on_allows_the_stop_id(grammars, tokenizer):
+    guide = grammars.guide(Constraint('start: "a" "b"?'))
+    assert text_of(tokenizer, run(guide, tokenizer, ["<|im_end|>"])) == "a<|im_end|>"
+    guide = grammars.guide(Constraint('start: "a" "b"?'))
+    assert text_of(tokenizer, run(guide, tokenizer, ["b"])) == "ab<|im_end|>"
+
+
+def test_the_stop_id_may_not_come_before_the_grammar_is_complete(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL))
+    guide.start()
+    row = likes(tokenizer, "<|im_end|>")
+    guide.restrict(row)
+    assert row[STOP_ID] == -np.inf
+
+
+def test_ids_beyond_the_tokenizer_may_not_come(grammars, tokenizer):
+    guide = grammars.guide(Constraint("start: /.*/"))
+    guide.start()
+    row = np.zeros(VOCAB_SIZE, np.float32)
+    guide.restrict(row)
+    assert np.isinf(row[tokenizer.get_vocab_size() :]).all()
+    assert np.isfinite(row[tokenizer.token_to_id("a")])
+
+
+def decide(tokenizer, threshold: float) -> Constraint:
+    return Constraint(CALL, "decide", tokenizer.token_to_id("<"), threshold)
+
+
+def test_decide_at_the_threshold_holds_the_grammar(grammars, tokenizer):
+    guide = grammars.guide(decide(tokenizer, -20.0))
+    assert text_of(tokenizer, run(guide, tokenizer, ["h", "a", "x"])) == "<call>a><|im_end|>"
+
+
+def test_decide_below_the_threshold_frees_the_step_but_for_the_first_trigger(grammars, tokenizer):
+    guide = grammars.guide(decide(tokenizer, -0.0001))
+    assert guide.start() == []
+    row = likes(tokenizer, "<", "h", logit=3.0)
+    guide.restrict(row)
+    assert row[tokenizer.token_to_id("<")] == -np.inf
+    assert np.isfinite(row).sum() == VOCAB_SIZE - 1
+    assert guide.advance(tokenizer.token_to_id("h")) == []
+    row = likes(tokenizer, "<")
+    guide.restrict(row)
+    assert np.isfinite(row).all()
+    assert guide.advance(tokenizer.token_to_id("<")) == []
+
+
+def test_on_trigger_is_free_until_the_trigger_and_after_the_grammar(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
+    texts = ["h", "i", "<", "a", "b", "<", "b", "<|im_end|>"]
+    assert text_of(tokenizer, run(guide, tokenizer, texts)) == "hi<call>a>b<call>b><|im_end|>"
+
+
+def test_on_trigger_may_end_before_the_trigger(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
+    assert text_of(tokenizer, run(guide, tokenizer, ["h", "<|im_end|>"])) == "h<|im_end|>"
+
+
+@pytest.mark.parametrize("mode", ["always", "decide", "on_trigger"])
+def test_a_replayed_guide_goes_on_where_the_first_one_was(grammars, tokenizer, mode):
+    constraint = Constraint(CALL, mode, tokenizer.token_to_id("<"), -50.0)
+    texts = {"always": ["a"], "decide": ["h", "a"], "on_trigger": ["h", "<", "a", "b", "<"]}[mode]
+    ids = run(grammars.guide(constraint), tokenizer, texts)
+    for cut in range(len(ids)):
+        guide = grammars.guide(constraint)
+        forced = guide.start(ids[:cut])
+        assert ids[cut : cut + len(forced)] == forced[: len(ids) - cut]
+        assert (STOP_ID in ids) == (mode != "on_trigger")
+
+
+def test_a_guide_does_not_disturb_the_next_one_of_the_same_grammar(grammars, tokenizer):
+    first, second = grammars.guide(Constraint(CALL)), grammars.guide(Constraint(CALL))
+    assert first.start() == second.start()
+    assert first.advance(tokenizer.token_to_id("a")) == second.advance(tokenizer.token_to_id("a"))
+
+
+def test_many_grammars_do_not_pile_up(grammars):
+    for number in range(100):
+        grammars.guide(Constraint(f'start: "n{number}"'))
+    assert len(grammars._matchers) == 64
+
+
+def test_no_grammar_is_an_error_with_its_reason(grammars):
+    with pytest.raises(GrammarError, match="unknown"):
+        grammars.guide(Constraint("start: nothing"))
+
+
+def test_an_id_against_the_grammar_is_an_error(grammars, tokenizer):
+    guide = grammars.guide(Constraint(CALL))
+    guide.start()
+    with pytest.raises(GrammarError):
+        guide.advance(tokenizer.token_to_id("z"))
+
+
+def test_json_schema_arguments_come_out_valid(grammars, tokenizer):
+    schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}'
+    grammar = f"start: %json {schema}"
+    ids = run(grammars.guide(Constraint(grammar)), tokenizer, ["{", '"', ":", "7", "}", "<|im_end|>"])
+    assert '"n":' in text_of(tokenizer, ids).replace(" ", "")
