@@ -206,7 +206,7 @@ class FoldedItem:
 
     __slots__ = ("cuts", "first", "scaffold", "status", "text")
 
-    def __init__(self, scaffold: Scaffold, first: int, text: str, cuts: array[int], status: ItemStatus) -> None:
+    def __init__(self, scaffold: Scaffold, first: int, text: str, cuts: "array[int]", status: ItemStatus) -> None:
         self.scaffold = scaffold
         self.first = first
         self.text = text

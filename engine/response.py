@@ -1,0 +1,296 @@
+"""The state machine of one run: one Response from `created` to its end, over any number of sampling steps.
+
+                    step ended, calls unanswered,
+                    or kept open for the user
+    IN_PROGRESS ───────────────────────────────────▶ PAUSED
+        │  ▲                                           │
+        │  └───────── last output, or a message ───────┘
+        │                                              │
+        └──▶ COMPLETED · INCOMPLETE · FAILED ◀─────────┘   (expiry, cancel, superseded, drain)
+
+Who may do what: the loop feeds deltas and ends steps; the client appends, through `check` and `commit`, at any time
+while the run is open; anybody may finish it. Every method checks before it changes anything. Rules that live here and
+nowhere else: one id, one rising sequence_number and output_index for the whole run; exactly one terminal event per
+step; what ends a run while nobody samples is logged as *unsolicited*, to be read on resume but not sent to a reader
+that waits at a pause.
+"""
+
+from enum import Enum
+from typing import Literal, assert_never
+
+import msgspec
+
+from engine.answers import Answers, Batch
+from engine.backends.base import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Delta,
+    ReasoningDelta,
+    StepEnd,
+    StepSpec,
+    TextDelta,
+    ToolChoice,
+)
+from engine.errors import EngineError, NotFound, RequestError
+from engine.events import (
+    ErrorDetails,
+    IncompleteDetails,
+    Pause,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseDone,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseObject,
+    ResponseTokens,
+    TimingReport,
+)
+from engine.items import Item, Message
+from engine.log import EventLog
+from engine.request import RunRequest
+from engine.settings import Settings
+from engine.tokens import Span
+from engine.usage import Timing, Usage, rounded
+from engine.writer import ItemWriter, MintId
+
+Reason = Literal["superseded", "cancelled", "append_timeout", "idle_timeout", "server_shutdown", "connection_lost"]
+
+
+class Status(Enum):
+    """Where a run stands."""
+
+    IN_PROGRESS = "in_progress"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run can still go on."""
+        return self in (Status.IN_PROGRESS, Status.PAUSED)
+
+
+class Response:
+    """One run. `log` holds everything a reader may see; `output` the finished items."""
+
+    def __init__(self, response_id: str, request: RunRequest, settings: Settings, mint_id: MintId, now: float) -> None:
+        self.id = response_id
+        self.request = request
+        self.status = Status.IN_PROGRESS
+        self.log = EventLog(settings.max_log_events)
+        self.run_usage = Usage()
+        self.run_timing = Timing()
+        self.num_steps = 0
+        self.unsolicited_from: int | None = None
+        self._answers = Answers(settings.max_streamed_output_chars)
+        self._writer = ItemWriter(self.log, mint_id, self._answers.made)
+        self._messages: list[Message] = []
+        self._created_at = int(now)
+        self._usage: Usage | None = None
+        self._timing: TimingReport | msgspec.UnsetType = msgspec.UNSET
+        self._num_calls = 0
+        self._next_choice: ToolChoice | None = None
+
+    # --- what others ask ---
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run can still go on."""
+        return self.status.is_open
+
+    @property
+    def output(self) -> list[Item]:
+        """The finished items of the whole run."""
+        return self._writer.output
+
+    @property
+    def num_sampled(self) -> int:
+        """Output tokens of the whole run so far."""
+        return self.run_usage.output_tokens
+
+    def step_spec(self) -> StepSpec:
+        """How the next step is to be sampled.
+
+        A forced tool choice holds until the run's first call and then falls back to auto, or the run would never end;
+        an append may set another one.
+        """
+        choice = self._next_choice or self.request.tool_choice
+        if self._next_choice is None and choice.mode == "required" and self._num_calls:
+            choice = ToolChoice("auto", None)
+        limit = self.request.echo.max_output_tokens
+        return StepSpec(choice, None if limit is None else max(limit - self.num_sampled, 0))
+
+    def object(self) -> ResponseObject:
+        """The response object as of now."""
+        return self._object({})
+
+    # --- the loop's side ---
+
+    def start(self) -> None:
+        """Log `created` and `in_progress`."""
+        self.log.append(ResponseCreated(sequence_number=0, response=self._object({})))
+        self.log.append(ResponseInProgress(sequence_number=1, response=self._object({})))
+
+    def feed(self, delta: Delta) -> None:
+        """Log what one delta means. Raises BackendError for a call that no item can carry."""
+        match delta:
+            case TextDelta(text):
+                self._writer.text(text)
+            case ReasoningDelta(text):
+                self._writer.reasoning(text)
+            case CallStart():
+                self._num_calls += 1
+                self._writer.start_call(delta)
+            case CallDelta(text):
+                self._writer.call_text(text)
+            case CallEnd():
+                self._answers.called(self._writer.end_call())
+            case StepEnd():
+                raise ValueError("a step ends by end_step")
+            case _:
+                assert_never(delta)
+
+    def tokens_joined(self, spans: list[Span]) -> None:
+        """Log token ids that are new in the context, when the client asked for them."""
+        if spans:
+            self.log.append(ResponseTokens(sequence_number=self.log.next, response_id=self.id, spans=spans))
+
+    def end_step(self, end: StepEnd, timing: Timing, now: float) -> None:
+        """Close the step: pause, finish, or stay IN_PROGRESS because all that it needs has arrived already."""
+        self._writer.close("completed" if end.reason == "stop" else "incomplete")
+        self.num_steps += 1
+        self._usage = end.usage
+        self.run_usage += end.usage
+        self.add_timing(timing)
+        if end.reason != "stop":
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
+        elif self._answers.open or self._messages:
+            if self._answers.unanswered():
+                self._pause()
+        elif self.request.echo.keep_open:
+            self._pause()
+        else:
+            self._finish(Status.COMPLETED, now)
+
+    def add_timing(self, timing: Timing) -> None:
+        """Account a step's times; they show in the next terminal event."""
+        self.run_timing += timing
+        self._timing = TimingReport(rounded(timing), rounded(self.run_timing))
+
+    def complete_without_sampling(self, usage: Usage, timing: Timing, now: float) -> None:
+        """End a run that was only to be prepared (`generate: false`)."""
+        self._usage = usage
+        self.run_usage += usage
+        self.add_timing(timing)
+        self._finish(Status.COMPLETED, now)
+
+    def take_new_items(self) -> list[Item]:
+        """What the client gave for the next step: outputs in the order of the calls, then messages."""
+        if self.status is not Status.IN_PROGRESS:
+            raise ValueError(f"response {self.id} is {self.status.value}")
+        items: list[Item] = [*self._answers.take(), *self._messages]
+        self._messages = []
+        return items
+
+    def peek_new_items(self, batch: Batch) -> list[Item]:
+        """What `take_new_items` would give after `batch`, as far as it has arrived."""
+        outputs = [batch.answers.get(key) or entry.answer for key, entry in self._answers.open.items()]
+        return [*(output for output in outputs if output is not None), *self._messages, *batch.messages]
+
+    def end(self, reason: Reason, now: float) -> None:
+        """End the run as incomplete. At a pause this is unsolicited, unless the client asked for it (`cancelled`)."""
+        if not self.is_open:
+            return
+        if self.status is Status.PAUSED and reason != "cancelled":
+            self.unsolicited_from = self.log.next
+        self._writer.close("incomplete")
+        self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
+
+    def fail(self, error: EngineError, now: float) -> None:
+        """End the run as failed, with what the client may know of the error."""
+        if not self.is_open:
+            return
+        self._writer.close("incomplete")
+        self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
+
+    # --- the client's side ---
+
+    def check(self, items: list[Item]) -> Batch:
+        """What an append of these items would do. Raises RequestError; nothing changes either way."""
+        if not self.is_open:
+            raise NotFound(f"Response with id '{self.id}' not found.")
+        batch = self._answers.check(items)
+        if batch.messages and not (batch.answers or batch.parts or batch.repeated):
+            if waiting := self._answers.unanswered():
+                raise RequestError(f"No tool output found for function call {waiting[0].answer_key}.", param="input")
+            if not self.request.echo.keep_open:
+                raise RequestError("A message can be appended only to a run that is kept open.", param="input")
+        return batch
+
+    def commit(self, batch: Batch, choice: ToolChoice | None = None) -> bool:
+        """Take in a checked append. True when the paused run goes on."""
+        self._answers.commit(batch)
+        self._messages += batch.messages
+        if choice is not None:
+            self._next_choice = choice
+        has_new = bool(self._answers.open or self._messages)
+        if self.status is Status.PAUSED and has_new and not self._answers.unanswered():
+            self.status = Status.IN_PROGRESS
+            return True
+        return False
+
+    def still_pending(self) -> list[str]:
+        """The keys of calls without an answer, in call order."""
+        return [call.answer_key for call in self._answers.unanswered()]
+
+    # --- moves ---
+
+    def _pause(self) -> None:
+        assert self._usage is not None and self._timing is not msgspec.UNSET
+        self.status = Status.PAUSED
+        pause = Pause(
+            id=self.id,
+            usage=self._usage,
+            run_usage=self.run_usage,
+            pending=self._answers.unanswered(),
+            timing=self._timing,
+        )
+        self.log.append(ResponseDone(sequence_number=self.log.next, response=pause))
+
+    def _finish(
+        self,
+        status: Status,
+        now: float,
+        *,
+        error: ErrorDetails | None = None,
+        incomplete_details: IncompleteDetails | None = None,
+    ) -> None:
+        self.status = status
+        changes = {
+            "completed_at": int(now) if status is Status.COMPLETED else None,
+            "error": error,
+            "incomplete_details": incomplete_details,
+        }
+        kind = {
+            Status.COMPLETED: ResponseCompleted,
+            Status.INCOMPLETE: ResponseIncomplete,
+            Status.FAILED: ResponseFailed,
+        }[status]
+        self.log.append(kind(sequence_number=self.log.next, response=self._object(changes)))
+
+    def _object(self, changes: dict[str, object]) -> ResponseObject:
+        status = "in_progress" if self.is_open else self.status.value
+        return msgspec.structs.replace(
+            self.request.echo,
+            id=self.id,
+            created_at=self._created_at,
+            status=status,
+            output=list(self.output),
+            usage=self._usage,
+            run_usage=self.run_usage if self._usage else msgspec.UNSET,
+            timing=self._timing,
+            **changes,
+        )
