@@ -111,6 +111,13 @@ class Answers:
                 raise error.at(f"input[{index}]") from error
         return batch
 
+    def without_echoes(self, items: list[Item]) -> list[Item]:
+        """The items that are neither the run's own nor repeat an answer it has."""
+        return [item for item in items if not (self._is_echo(item) or self._is_known_answer(item))]
+
+    def _is_known_answer(self, item: Item) -> bool:
+        return isinstance(item, Answer) and answer_key(item) in self._digests
+
     def commit(self, batch: Batch) -> None:
         """Take in what was checked."""
         for key, text in batch.parts.items():
@@ -138,7 +145,7 @@ class Answers:
             return True
         if (own := item_id(item)) and own in self._own_ids:
             return True
-        if isinstance(item, Message):
+        if isinstance(item, Message) and item.role == "assistant":
             return _digest_text(text_of(item.content)) in self._own_texts
         if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
             key = call_key(item)
@@ -172,7 +179,9 @@ class Answers:
     def _check_repeat(self, key: str, answer: Answer, batch: Batch) -> None:
         digest = self._digests.get(key)
         if digest is None:
-            raise RequestError(f"No tool call found for function call output with call_id {key}.", param=_key_field(answer))
+            raise RequestError(
+                f"No tool call found for function call output with call_id {key}.", param=_key_field(answer)
+            )
         # A part of an answer that is complete was sent before it, so it is a resend; only whole answers can differ.
         if not _is_part(answer) and digest != _digest(answer):
             raise _second_answer(key)
@@ -188,7 +197,9 @@ class Answers:
         text = _join(batch.parts.get(key, entry.text), answer)
         if len(text) > self._max_output_chars:
             raise RequestError(
-                f"The output is longer than {self._max_output_chars} characters.", param="output", code="output_too_long"
+                f"The output is longer than {self._max_output_chars} characters.",
+                param="output",
+                code="output_too_long",
             )
         if answer.status == "in_progress":
             batch.parts[key] = text

@@ -103,64 +103,64 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
     sequence_number: int
 
 
-class ResponseCreated(_Event, tag="response.created"):
+class ResponseCreated(_Event, tag="response.created", frozen=True):
     response: ResponseObject
 
 
-class ResponseInProgress(_Event, tag="response.in_progress"):
+class ResponseInProgress(_Event, tag="response.in_progress", frozen=True):
     response: ResponseObject
 
 
-class ResponseDone(_Event, tag="response.done"):
+class ResponseDone(_Event, tag="response.done", frozen=True):
     """The step is over and the run waits for the client."""
 
     response: Pause
 
 
-class ResponseCompleted(_Event, tag="response.completed"):
+class ResponseCompleted(_Event, tag="response.completed", frozen=True):
     response: ResponseObject
 
 
-class ResponseIncomplete(_Event, tag="response.incomplete"):
+class ResponseIncomplete(_Event, tag="response.incomplete", frozen=True):
     response: ResponseObject
 
 
-class ResponseFailed(_Event, tag="response.failed"):
+class ResponseFailed(_Event, tag="response.failed", frozen=True):
     response: ResponseObject
 
 
-class ResponseTokens(_Event, tag="response.tokens"):
+class ResponseTokens(_Event, tag="response.tokens", frozen=True):
     """Token ids that joined the context since the last such event (`include: ["response.tokens"]`)."""
 
     response_id: str
     spans: list[Span]
 
 
-class OutputItemAdded(_Event, tag="response.output_item.added"):
+class OutputItemAdded(_Event, tag="response.output_item.added", frozen=True):
     output_index: int
     item: Item
 
 
-class OutputItemDone(_Event, tag="response.output_item.done"):
+class OutputItemDone(_Event, tag="response.output_item.done", frozen=True):
     output_index: int
     item: Item
 
 
-class ContentPartAdded(_Event, tag="response.content_part.added"):
+class ContentPartAdded(_Event, tag="response.content_part.added", frozen=True):
     item_id: str
     output_index: int
     content_index: int
     part: Part
 
 
-class ContentPartDone(_Event, tag="response.content_part.done"):
+class ContentPartDone(_Event, tag="response.content_part.done", frozen=True):
     item_id: str
     output_index: int
     content_index: int
     part: Part
 
 
-class OutputTextDelta(_Event, tag="response.output_text.delta"):
+class OutputTextDelta(_Event, tag="response.output_text.delta", frozen=True):
     item_id: str
     output_index: int
     content_index: int
@@ -168,7 +168,7 @@ class OutputTextDelta(_Event, tag="response.output_text.delta"):
     logprobs: list[Any] = []
 
 
-class OutputTextDone(_Event, tag="response.output_text.done"):
+class OutputTextDone(_Event, tag="response.output_text.done", frozen=True):
     item_id: str
     output_index: int
     content_index: int
@@ -176,58 +176,58 @@ class OutputTextDone(_Event, tag="response.output_text.done"):
     logprobs: list[Any] = []
 
 
-class ReasoningTextDelta(_Event, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(_Event, tag="response.reasoning_text.delta", frozen=True):
     item_id: str
     output_index: int
     content_index: int
     delta: str
 
 
-class ReasoningTextDone(_Event, tag="response.reasoning_text.done"):
+class ReasoningTextDone(_Event, tag="response.reasoning_text.done", frozen=True):
     item_id: str
     output_index: int
     content_index: int
     text: str
 
 
-class FunctionCallArgumentsDelta(_Event, tag="response.function_call_arguments.delta"):
+class FunctionCallArgumentsDelta(_Event, tag="response.function_call_arguments.delta", frozen=True):
     item_id: str
     output_index: int
     delta: str
 
 
-class FunctionCallArgumentsDone(_Event, tag="response.function_call_arguments.done"):
+class FunctionCallArgumentsDone(_Event, tag="response.function_call_arguments.done", frozen=True):
     item_id: str
     output_index: int
     arguments: str
     name: str
 
 
-class CustomToolCallInputDelta(_Event, tag="response.custom_tool_call_input.delta"):
+class CustomToolCallInputDelta(_Event, tag="response.custom_tool_call_input.delta", frozen=True):
     item_id: str
     output_index: int
     delta: str
 
 
-class CustomToolCallInputDone(_Event, tag="response.custom_tool_call_input.done"):
+class CustomToolCallInputDone(_Event, tag="response.custom_tool_call_input.done", frozen=True):
     item_id: str
     output_index: int
     input: str
 
 
-class ShellCommandAdded(_Event, tag="response.shell_call_command.added"):
+class ShellCommandAdded(_Event, tag="response.shell_call_command.added", frozen=True):
     output_index: int
     command_index: int
     command: str
 
 
-class ShellCommandDelta(_Event, tag="response.shell_call_command.delta"):
+class ShellCommandDelta(_Event, tag="response.shell_call_command.delta", frozen=True):
     output_index: int
     command_index: int
     delta: str
 
 
-class ShellCommandDone(_Event, tag="response.shell_call_command.done"):
+class ShellCommandDone(_Event, tag="response.shell_call_command.done", frozen=True):
     output_index: int
     command_index: int
     command: str

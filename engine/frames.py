@@ -101,7 +101,7 @@ class _Head(msgspec.Struct):
 
 
 _HEAD: Final = msgspec.json.Decoder(_Head)
-_DECODERS: Final = {
+_DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "response.create": msgspec.json.Decoder(Create),
     "response.append": msgspec.json.Decoder(Append),
     "response.cancel": msgspec.json.Decoder(Cancel),

@@ -24,58 +24,68 @@ class _Value(msgspec.Struct, frozen=True, omit_defaults=False, tag_field="type",
 # --- content parts -----------------------------------------------------------------------------------------------
 
 
-class InputText(_Value, tag="input_text"):
+class InputText(_Value, tag="input_text", frozen=True):
     text: str
 
 
-class OutputText(_Value, tag="output_text"):
+class OutputText(_Value, tag="output_text", frozen=True):
     text: str
     annotations: list[Any] = []
     logprobs: list[Any] = []
 
 
-class Refusal(_Value, tag="refusal"):
+class Refusal(_Value, tag="refusal", frozen=True):
     refusal: str
 
 
-class SummaryText(_Value, tag="summary_text"):
+class SummaryText(_Value, tag="summary_text", frozen=True):
     text: str
 
 
-class ReasoningText(_Value, tag="reasoning_text"):
+class ReasoningText(_Value, tag="reasoning_text", frozen=True):
     text: str
 
 
-class InputImage(_Value, tag="input_image"):
+class InputImage(_Value, tag="input_image", frozen=True):
     image_url: str | None = None
     file_id: str | None = None
     detail: str | None = None
 
 
-class InputFile(_Value, tag="input_file"):
+class InputFile(_Value, tag="input_file", frozen=True):
     file_data: str | None = None
     file_id: str | None = None
     file_url: str | None = None
     filename: str | None = None
 
 
-class PlainText(_Value, tag="text"):
+class PlainText(_Value, tag="text", frozen=True):
     text: str
 
 
-class ComputerScreenshot(_Value, tag="computer_screenshot"):
+class ComputerScreenshot(_Value, tag="computer_screenshot", frozen=True):
     image_url: str | None = None
     file_id: str | None = None
 
 
-Part = InputText | OutputText | Refusal | SummaryText | ReasoningText | InputImage | InputFile | PlainText | ComputerScreenshot
+Part = (
+    InputText
+    | OutputText
+    | Refusal
+    | SummaryText
+    | ReasoningText
+    | InputImage
+    | InputFile
+    | PlainText
+    | ComputerScreenshot
+)
 Content = str | list[Part]
 
 
 # --- messages and reasoning --------------------------------------------------------------------------------------
 
 
-class Message(_Value, tag="message"):
+class Message(_Value, tag="message", frozen=True):
     """A message; `content` of the model's own messages is a list of output parts."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -85,7 +95,7 @@ class Message(_Value, tag="message"):
     phase: str | UnsetType | None = UNSET
 
 
-class Reasoning(_Value, tag="reasoning"):
+class Reasoning(_Value, tag="reasoning", frozen=True):
     summary: list[SummaryText] = []
     content: list[ReasoningText] | UnsetType | None = UNSET
     encrypted_content: str | UnsetType | None = UNSET
@@ -96,7 +106,7 @@ class Reasoning(_Value, tag="reasoning"):
 # --- calls the client answers ------------------------------------------------------------------------------------
 
 
-class FunctionCall(_Value, tag="function_call"):
+class FunctionCall(_Value, tag="function_call", frozen=True):
     call_id: str
     name: str
     arguments: str
@@ -105,7 +115,7 @@ class FunctionCall(_Value, tag="function_call"):
     namespace: str | UnsetType | None = UNSET
 
 
-class CustomToolCall(_Value, tag="custom_tool_call"):
+class CustomToolCall(_Value, tag="custom_tool_call", frozen=True):
     call_id: str
     name: str
     input: str
@@ -114,28 +124,28 @@ class CustomToolCall(_Value, tag="custom_tool_call"):
     namespace: str | UnsetType | None = UNSET
 
 
-class LocalShellCall(_Value, tag="local_shell_call"):
+class LocalShellCall(_Value, tag="local_shell_call", frozen=True):
     action: dict[str, Any]
     call_id: str | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ShellCall(_Value, tag="shell_call"):
+class ShellCall(_Value, tag="shell_call", frozen=True):
     call_id: str
     action: dict[str, Any]
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ApplyPatchCall(_Value, tag="apply_patch_call"):
+class ApplyPatchCall(_Value, tag="apply_patch_call", frozen=True):
     call_id: str
     operation: dict[str, Any]
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ComputerCall(_Value, tag="computer_call"):
+class ComputerCall(_Value, tag="computer_call", frozen=True):
     call_id: str
     action: dict[str, Any] | UnsetType | None = UNSET
     actions: list[Any] | UnsetType | None = UNSET
@@ -144,7 +154,7 @@ class ComputerCall(_Value, tag="computer_call"):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ToolSearchCall(_Value, tag="tool_search_call"):
+class ToolSearchCall(_Value, tag="tool_search_call", frozen=True):
     arguments: Any
     call_id: str | UnsetType | None = UNSET
     execution: Literal["server", "client"] = "client"
@@ -152,7 +162,7 @@ class ToolSearchCall(_Value, tag="tool_search_call"):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class McpApprovalRequest(_Value, tag="mcp_approval_request"):
+class McpApprovalRequest(_Value, tag="mcp_approval_request", frozen=True):
     id: str
     name: str
     arguments: str
@@ -174,7 +184,7 @@ Call = (
 # --- the client's answers ----------------------------------------------------------------------------------------
 
 
-class FunctionCallOutput(_Value, tag="function_call_output"):
+class FunctionCallOutput(_Value, tag="function_call_output", frozen=True):
     """`status: "in_progress"` with an `offset` (characters) marks a part of a growing output (streamed append)."""
 
     call_id: str
@@ -184,7 +194,7 @@ class FunctionCallOutput(_Value, tag="function_call_output"):
     offset: int | UnsetType = UNSET
 
 
-class CustomToolCallOutput(_Value, tag="custom_tool_call_output"):
+class CustomToolCallOutput(_Value, tag="custom_tool_call_output", frozen=True):
     call_id: str
     output: Content
     id: str | UnsetType | None = UNSET
@@ -192,7 +202,7 @@ class CustomToolCallOutput(_Value, tag="custom_tool_call_output"):
     offset: int | UnsetType = UNSET
 
 
-class LocalShellCallOutput(_Value, tag="local_shell_call_output"):
+class LocalShellCallOutput(_Value, tag="local_shell_call_output", frozen=True):
     """OpenAI matches this one by `id`; some clients send `call_id`. Either names the call."""
 
     output: str
@@ -201,7 +211,7 @@ class LocalShellCallOutput(_Value, tag="local_shell_call_output"):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ShellCallOutput(_Value, tag="shell_call_output"):
+class ShellCallOutput(_Value, tag="shell_call_output", frozen=True):
     call_id: str
     output: list[Any]
     id: str | UnsetType | None = UNSET
@@ -209,14 +219,14 @@ class ShellCallOutput(_Value, tag="shell_call_output"):
     max_output_length: int | UnsetType | None = UNSET
 
 
-class ApplyPatchCallOutput(_Value, tag="apply_patch_call_output"):
+class ApplyPatchCallOutput(_Value, tag="apply_patch_call_output", frozen=True):
     call_id: str
     status: Literal["completed", "failed"]
     output: str | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
 
 
-class ComputerCallOutput(_Value, tag="computer_call_output"):
+class ComputerCallOutput(_Value, tag="computer_call_output", frozen=True):
     call_id: str
     output: ComputerScreenshot
     acknowledged_safety_checks: list[Any] | UnsetType | None = UNSET
@@ -224,7 +234,7 @@ class ComputerCallOutput(_Value, tag="computer_call_output"):
     status: Literal["in_progress", "completed", "incomplete", "failed"] | UnsetType | None = UNSET
 
 
-class ToolSearchOutput(_Value, tag="tool_search_output"):
+class ToolSearchOutput(_Value, tag="tool_search_output", frozen=True):
     tools: list[Any]
     call_id: str | UnsetType | None = UNSET
     execution: Literal["server", "client"] = "client"
@@ -232,7 +242,7 @@ class ToolSearchOutput(_Value, tag="tool_search_output"):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class McpApprovalResponse(_Value, tag="mcp_approval_response"):
+class McpApprovalResponse(_Value, tag="mcp_approval_response", frozen=True):
     approval_request_id: str
     approve: bool
     id: str | UnsetType | None = UNSET
@@ -280,7 +290,7 @@ HOSTED_TYPES: Final = frozenset(
 )
 
 _KINDS: Final[dict[str, Any]] = {
-    kind.__struct_config__.tag: kind
+    str(kind.__struct_config__.tag): kind
     for kind in (
         Message, Reasoning,
         FunctionCall, CustomToolCall, LocalShellCall, ShellCall, ApplyPatchCall, ComputerCall, ToolSearchCall,
@@ -394,7 +404,6 @@ def text_of(content: Content) -> str:
         for part in content
         if not isinstance(part, InputImage | InputFile | ComputerScreenshot)
     )
-
 
 
 _ENCODER: Final = msgspec.json.Encoder()

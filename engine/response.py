@@ -16,7 +16,7 @@ that waits at a pause.
 """
 
 from enum import Enum
-from typing import Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
@@ -35,6 +35,7 @@ from engine.backends.base import (
 from engine.errors import EngineError, NotFound, RequestError
 from engine.events import (
     ErrorDetails,
+    FinalEvent,
     IncompleteDetails,
     Pause,
     ResponseCompleted,
@@ -71,6 +72,13 @@ class Status(Enum):
     def is_open(self) -> bool:
         """Whether the run can still go on."""
         return self in (Status.IN_PROGRESS, Status.PAUSED)
+
+
+FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
+    Status.COMPLETED: ResponseCompleted,
+    Status.INCOMPLETE: ResponseIncomplete,
+    Status.FAILED: ResponseFailed,
+}
 
 
 class Response:
@@ -123,7 +131,7 @@ class Response:
         limit = self.request.echo.max_output_tokens
         return StepSpec(choice, None if limit is None else max(limit - self.num_sampled, 0))
 
-    def object(self) -> ResponseObject:
+    def snapshot(self) -> ResponseObject:
         """The response object as of now."""
         return self._object({})
 
@@ -242,6 +250,10 @@ class Response:
             return True
         return False
 
+    def without_echoes(self, items: list[Item]) -> list[Item]:
+        """The items but for those of this run that the client sent back, and answers it gave before."""
+        return self._answers.without_echoes(items)
+
     def still_pending(self) -> list[str]:
         """The keys of calls without an answer, in call order."""
         return [call.answer_key for call in self._answers.unanswered()]
@@ -274,14 +286,9 @@ class Response:
             "error": error,
             "incomplete_details": incomplete_details,
         }
-        kind = {
-            Status.COMPLETED: ResponseCompleted,
-            Status.INCOMPLETE: ResponseIncomplete,
-            Status.FAILED: ResponseFailed,
-        }[status]
-        self.log.append(kind(sequence_number=self.log.next, response=self._object(changes)))
+        self.log.append(FINAL_EVENTS[status](sequence_number=self.log.next, response=self._object(changes)))
 
-    def _object(self, changes: dict[str, object]) -> ResponseObject:
+    def _object(self, changes: dict[str, Any]) -> ResponseObject:
         status = "in_progress" if self.is_open else self.status.value
         return msgspec.structs.replace(
             self.request.echo,

@@ -40,9 +40,13 @@ from engine.items import (
 class Scaffold(Protocol):
     """The events of one item. `seq` is the sequence number of the (first) event that is asked for."""
 
-    output_index: int
-    num_head: int
-    num_tail: int
+    @property
+    def num_head(self) -> int:
+        """How many events announce it."""
+
+    @property
+    def num_tail(self) -> int:
+        """How many events finish it."""
 
     def item(self, text: str, status: ItemStatus) -> Item:
         """The finished item."""

@@ -122,9 +122,7 @@ def _decode_tool(raw: msgspec.Raw, namespace: str | None = None) -> list[Tool] |
         case "custom":
             grammar = definition.format if (definition.format or {}).get("type") == "grammar" else None
             return [
-                Tool(
-                    "custom", _name(definition), definition.description or "", namespace=namespace, grammar=grammar
-                )
+                Tool("custom", _name(definition), definition.description or "", namespace=namespace, grammar=grammar)
             ]
         case "namespace":
             return _namespace(definition)
@@ -134,9 +132,7 @@ def _decode_tool(raw: msgspec.Raw, namespace: str | None = None) -> list[Tool] |
 
 def _function(definition: _Definition, namespace: str | None) -> Tool:
     schema = definition.parameters or {"type": "object", "properties": {}}
-    return Tool(
-        "function", _name(definition), definition.description or "", schema, bool(definition.strict), namespace
-    )
+    return Tool("function", _name(definition), definition.description or "", schema, bool(definition.strict), namespace)
 
 
 def _namespace(definition: _Definition) -> list[Tool]:

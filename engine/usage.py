@@ -72,5 +72,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 def rounded(timing: Timing) -> Timing:
     """The same with times to the microsecond, which keeps frames short."""
-    values = (getattr(timing, name) for name in timing.__struct_fields__)
-    return Timing(*(round(value, 3) if isinstance(value, float) else value for value in values))
+    changes = {
+        name: round(value, 3) for name, value in msgspec.structs.asdict(timing).items() if isinstance(value, float)
+    }
+    return msgspec.structs.replace(timing, **changes)

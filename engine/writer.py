@@ -64,6 +64,7 @@ class ItemWriter:
         self._call, self._call_text = start, []
         if start.type not in ("function_call", "custom_tool_call"):
             return
+        kind: type[FunctionCallScaffold | CustomToolCallScaffold]
         kind = FunctionCallScaffold if start.type == "function_call" else CustomToolCallScaffold
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
         self._open(kind(len(self.output), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
@@ -105,7 +106,7 @@ class ItemWriter:
         if not text:  # clients choke on empty deltas
             return
         streaming = self._streaming
-        if streaming is None or type(streaming.scaffold) is not kind:
+        if streaming is None or not isinstance(streaming.scaffold, kind):
             self.close("completed")
             streaming = self._open(kind(len(self.output), self._mint_id(prefix)))
         self._feed(streaming, text)

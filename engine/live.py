@@ -1,0 +1,184 @@
+"""A Response with its wake-ups: who reads it, who waits for it, what cancels it.
+
+The run owns its log and its task; connections hold cursors. A cursor's `wake` is called whenever the log grew, and the
+loop waits when an attached reader is too far behind. When the last reader leaves, a resumable run gets a lease (a
+deadline on its scope); any other run is cancelled at once, because Codex interrupts by dropping its socket.
+"""
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from engine.backends.base import Extension, Sequence
+from engine.clock import wall_clock
+from engine.events import TERMINAL_TYPES, Event
+from engine.response import Reason, Response, Status
+from engine.settings import Settings
+
+
+class Cursor:
+    """A reader's position in a run's log. Several may read one run."""
+
+    def __init__(self, live: "Live", next_seq: int, wake: Callable[[], None]) -> None:
+        self.live = live
+        self.next = next_seq
+        self.wake = wake
+        # Who comes after the end asked for the end; who waited at the pause did not.
+        self._may_see_unsolicited = not live.response.is_open
+
+    def read_nowait(self, limit: int) -> list[Event]:
+        """Up to `limit` further events, empty when there are none now. Raises EventsExpired."""
+        log, stop = self.live.response.log, self._stop()
+        events = [log.read(seq) for seq in range(self.next, min(stop, self.next + limit))]
+        self.next += len(events)
+        self.live.reader_advanced()
+        return events
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `read_nowait` would return something."""
+        return self.next < self._stop()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing more will ever come for this reader."""
+        return not self.live.response.is_open and not self.has_more
+
+    def _stop(self) -> int:
+        response = self.live.response
+        if response.unsolicited_from is not None and not self._may_see_unsolicited:
+            return response.unsolicited_from
+        return response.log.next
+
+
+class Live:
+    """One run as the server holds it."""
+
+    def __init__(self, response: Response, sequence: Sequence, settings: Settings, principal: str) -> None:
+        self.response = response
+        self.sequence = sequence
+        self.principal = principal
+        self.scope = trio.CancelScope()
+        self.extension: Extension | None = None
+        self.tokens_seen = 0
+        self.is_draining = False
+        self.queue_ms = 0.0
+        self.validate_ms = 0.0
+        self._settings = settings
+        self._cursors: list[Cursor] = []
+        self._end_reason: Reason = "connection_lost"
+        self._resumed = trio.Event()
+        self._drained: trio.Event | None = None
+        self._is_held = True
+        self._is_closed = False
+
+    # --- readers ---
+
+    def attach(self, next_seq: int, wake: Callable[[], None]) -> Cursor:
+        """A new reader from `next_seq` on. Raises EventsExpired when the log no longer reaches back that far."""
+        log = self.response.log
+        if next_seq < log.next:
+            log.read(next_seq)
+        cursor = Cursor(self, next_seq, wake)
+        self._cursors.append(cursor)
+        self.scope.deadline = math.inf
+        return cursor
+
+    def detach(self, cursor: Cursor) -> None:
+        """The reader is gone. The last one's leaving starts the lease, or ends the run."""
+        if cursor not in self._cursors:
+            return
+        self._cursors.remove(cursor)
+        self.reader_advanced()
+        if self._cursors or not self.response.is_open:
+            return
+        if self.response.request.echo.resumable:
+            self.scope.deadline = trio.current_time() + self._settings.lease_s
+        else:
+            self.cancel("connection_lost")
+
+    def notify(self) -> None:
+        """The log grew: wake every reader."""
+        for cursor in self._cursors:
+            cursor.wake()
+
+    def reader_advanced(self) -> None:
+        """A reader took events or left: the loop may go on if it waits for that."""
+        if self._drained is not None and not self._is_behind():
+            self._drained.set()
+            self._drained = None
+
+    async def wait_drained(self) -> None:
+        """Wait until no attached reader is too far behind. Raises trio.TooSlowError after the stall limit."""
+        if not self._is_behind():
+            return
+        with trio.fail_after(self._settings.stall_s):
+            while self._is_behind():
+                self._drained = trio.Event()
+                await self._drained.wait()
+
+    def _is_behind(self) -> bool:
+        if not self._cursors:
+            return False
+        slowest = min(cursor.next for cursor in self._cursors)
+        return self.response.log.next - slowest > self._settings.high_water_events
+
+    # --- the client's answers ---
+
+    def resume(self) -> None:
+        """The last pending output arrived: wake the loop."""
+        self._resumed.set()
+
+    async def wait_resumed(self) -> None:
+        """Wait at a pause until the run is in progress again."""
+        while self.response.status is Status.PAUSED:
+            self._resumed = trio.Event()
+            await self._resumed.wait()
+
+    # --- the end ---
+
+    @property
+    def end_reason(self) -> Reason:
+        """Why the scope was cancelled."""
+        return self._end_reason
+
+    def cancel(self, reason: Reason) -> None:
+        """End the run: at once when it is paused, at the loop's next checkpoint when it samples."""
+        self._end_reason = reason
+        if self.response.status is Status.PAUSED:
+            self.response.end(reason, wall_clock())
+            self.notify()
+        self.scope.cancel(reason)
+
+    def drain(self) -> None:
+        """The server stops: a paused run ends now, a sampling one when its step is over."""
+        self.is_draining = True
+        if self.response.status is Status.PAUSED:
+            self.cancel("server_shutdown")
+
+    def hold(self) -> None:
+        """A lane may go on from this run: its sequence stays open."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """No lane will go on from this run: its sequence closes as soon as the run has ended."""
+        self._is_held = False
+        self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """Close the sequence once nobody samples from it or may still continue it."""
+        if self._is_closed or self._is_held or self.response.is_open:
+            return
+        self._is_closed = True
+        self.sequence.close()
+
+    def hand_over(self) -> Sequence:
+        """The sequence, for a run that goes on from this ended one."""
+        self._is_closed = True
+        return self.sequence
+
+
+def is_terminal(event: Event) -> bool:
+    """Whether the event ends a step: nothing follows it until the client speaks."""
+    return isinstance(event, TERMINAL_TYPES)

@@ -1,0 +1,124 @@
+"""The sampling loop: one task per run, from its first token to its end.
+
+Step: take what is new through the model, sample until it stops, let the state machine decide. Pause: wait for the
+client with everything kept. Nothing here looks at the history.
+"""
+
+import logging
+
+import trio
+
+from engine.backends.base import Extension, StepEnd
+from engine.clock import now_ms, wall_clock
+from engine.errors import BackendError, EngineError, ServerError
+from engine.live import Live
+from engine.response import Status
+from engine.settings import Settings
+from engine.usage import Timing, count_usage
+
+log = logging.getLogger(__name__)
+
+
+async def run(live: Live, extension: Extension, settings: Settings) -> None:
+    """Carry a run to its end. `extension` is its first input, prepared and committed. Never raises but Cancelled."""
+    response = live.response
+    try:
+        with live.scope:
+            await _run_steps(live, extension, settings)
+    except EngineError as error:
+        response.fail(error, wall_clock())
+    except trio.TooSlowError:
+        response.fail(ServerError("The response stalled.", code="server_error"), wall_clock())
+    except Exception:
+        log.exception("run %s failed", response.id)
+        response.fail(ServerError("The server had an error while processing the response."), wall_clock())
+    finally:
+        # Reached by cancellation too: of this scope (cancel, lease, supersede) or of the whole server.
+        if response.status is Status.IN_PROGRESS:
+            live.sequence.cancel_step()
+        response.end(live.end_reason, wall_clock())
+        live.notify()
+        live.close_if_over()
+
+
+async def _run_steps(live: Live, extension: Extension, settings: Settings) -> None:
+    response = live.response
+    wait_ms = 0.0
+    if not response.request.generate:
+        usage = count_usage(live.sequence.num_context_tokens, 0)
+        response.complete_without_sampling(usage, _given(live, extension, 0.0), wall_clock())
+        return
+    while True:
+        await _sample(live, _given(live, extension, wait_ms), settings)
+        if not response.is_open:
+            return
+        paused_at = now_ms()
+        if response.status is Status.PAUSED and not await _wait_for_client(live, settings):
+            return
+        wait_ms = now_ms() - paused_at
+        extension = await _extend(live)
+
+
+def _given(live: Live, extension: Extension, wait_ms: float) -> Timing:
+    """The times of everything before sampling, taken over from where they were measured."""
+    timing = Timing(
+        queue_ms=live.queue_ms,
+        validate_ms=live.validate_ms,
+        render_ms=extension.render_ms,
+        tokenize_ms=extension.tokenize_ms,
+        client_wait_ms=wait_ms,
+        items_new=extension.num_items,
+    )
+    live.queue_ms = live.validate_ms = 0.0
+    return timing
+
+
+async def _sample(live: Live, given: Timing, settings: Settings) -> None:
+    """One step: until the model stops, or the run ends because it cannot."""
+    response, sequence = live.response, live.sequence
+    sequence.start_step(response.step_spec())
+    while True:
+        with trio.move_on_after(settings.step_timeout_s) as timeout:
+            deltas = await sequence.next_deltas()
+        if timeout.cancelled_caught:
+            raise BackendError("The model gave nothing for too long.")
+        for delta in deltas:
+            if isinstance(delta, StepEnd):
+                _end_step(live, delta, given)
+                return
+            response.feed(delta)
+        live.notify()
+        await live.wait_drained()
+
+
+def _end_step(live: Live, end: StepEnd, given: Timing) -> None:
+    response = live.response
+    if response.request.wants_tokens:
+        response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen)))
+        live.tokens_seen = live.sequence.tokens.total
+    response.end_step(end, given + end.timing, wall_clock())
+    live.notify()
+
+
+async def _wait_for_client(live: Live, settings: Settings) -> bool:
+    """Wait at the pause. False when the client did not come in time: the run has ended then."""
+    response = live.response
+    if live.is_draining:
+        response.end("server_shutdown", wall_clock())
+        return False
+    is_waiting_for_calls = bool(response.still_pending())
+    with trio.move_on_after(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s):
+        await live.wait_resumed()
+    if response.status is Status.PAUSED:
+        response.end("append_timeout" if is_waiting_for_calls else "idle_timeout", wall_clock())
+    return response.is_open
+
+
+async def _extend(live: Live) -> Extension:
+    """Commit what the client gave. The append that completed it has prepared it already, unless sampling went on."""
+    items = live.response.take_new_items()
+    extension, live.extension = live.extension, None
+    if extension is None or extension.base != live.sequence.num_context_tokens:
+        extension = await live.sequence.prepare(items)
+    live.sequence.commit(extension)
+    return extension

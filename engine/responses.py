@@ -1,0 +1,171 @@
+"""The owner of all runs: starts their loops, finds them by id, checks appends against model and state, drains them."""
+
+import logging
+import secrets
+
+import msgspec
+import trio
+
+from engine import loop
+from engine.backends.base import Backend, Extension, Sequence, ToolChoice
+from engine.clock import now_ms, wall_clock
+from engine.errors import NotFound, RequestError, ServerError
+from engine.items import Item
+from engine.live import Live
+from engine.request import RunRequest
+from engine.response import Response
+from engine.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def mint_id(prefix: str) -> str:
+    """A new id, unguessable: 96 random bits."""
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """What an append did: the keys it answered, and what is still missing."""
+
+    answered: list[str]
+    still_pending: list[str]
+
+
+class Responses:
+    """All runs of a server. Their tasks live in `nursery`, which must outlive every connection."""
+
+    def __init__(self, backend: Backend, settings: Settings, nursery: trio.Nursery) -> None:
+        self.backend = backend
+        self._settings = settings
+        self._nursery = nursery
+        self._lives: dict[str, Live] = {}
+        self._is_draining = False
+        self._ended = trio.Event()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new runs are taken."""
+        return self._is_draining
+
+    def default_model(self) -> str:
+        """The model of a request that names none."""
+        return self.backend.models()[0].id
+
+    # --- starting ---
+
+    async def create(self, request: RunRequest, principal: str) -> Live:
+        """Start a run. Raises RequestError (nothing was started) for input that the model cannot take."""
+        response_id = mint_id("resp")
+        sequence = self.backend.open_sequence(request.spec(response_id))
+        return await self._start(response_id, request, principal, sequence)
+
+    async def continue_from(self, previous: Live, items: list[Item]) -> Live:
+        """Start a run that goes on from an ended one, with its settings, tokens and KV cache."""
+        echo = msgspec.structs.replace(previous.response.request.echo, previous_response_id=previous.response.id)
+        request = msgspec.structs.replace(previous.response.request, items=items, echo=echo)
+        return await self._start(mint_id("resp"), request, previous.principal, previous.hand_over())
+
+    async def _start(self, response_id: str, request: RunRequest, principal: str, sequence: Sequence) -> Live:
+        try:
+            self._admit(principal)
+            extension = await _prepare(sequence, request.items, request.items)
+            # Preparing may have waited for a thread; the door may have closed meanwhile.
+            self._admit(principal)
+        except BaseException:
+            sequence.close()
+            raise
+        sequence.commit(extension)
+        response = Response(response_id, request, self._settings, mint_id, wall_clock())
+        response.start()
+        live = Live(response, sequence, self._settings, principal)
+        self._lives[response_id] = live
+        self._nursery.start_soon(self._carry, live, extension, name=response_id)
+        return live
+
+    def _admit(self, principal: str) -> None:
+        if self._is_draining:
+            raise ServerError("The server is shutting down.", code="server_is_overloaded", status=503)
+        num_open = sum(live.principal == principal and live.response.is_open for live in self._lives.values())
+        if num_open >= self._settings.max_runs_per_principal:
+            raise RequestError(
+                f"More than {self._settings.max_runs_per_principal} open responses.",
+                code="rate_limit_exceeded",
+                status=429,
+            )
+
+    async def _carry(self, live: Live, extension: Extension) -> None:
+        """The run's task: its loop, and for a resumable run the time in which its end can still be read."""
+        try:
+            await loop.run(live, extension, self._settings)
+            self._ended.set()
+            if live.response.request.echo.resumable and not self._is_draining:
+                await trio.sleep(self._settings.ended_ttl_s)
+        finally:
+            del self._lives[live.response.id]
+
+    # --- going on ---
+
+    def find(self, response_id: str, principal: str) -> Live:
+        """The run with this id. Raises NotFound, also when it belongs to somebody else."""
+        live = self._lives.get(response_id)
+        if live is None or live.principal != principal:
+            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        return live
+
+    async def append(self, live: Live, items: list[Item], choice: ToolChoice | None, started_ms: float) -> Appended:
+        """Check an append against the state and the model, then commit all of it. Raises RequestError: nothing changed.
+
+        `started_ms` is when the frame arrived (now_ms), for the run's timing.
+        """
+        response = live.response
+        batch = response.check(items)
+        live.validate_ms += now_ms() - started_ms
+        extension = None
+        if batch.answers or batch.messages:
+            new_items = response.peek_new_items(batch)
+            extension = await _prepare(live.sequence, new_items, items)
+            # The run may have moved on while a long output was tokenised.
+            batch = response.check(items)
+        if response.commit(batch, choice):
+            live.extension = extension
+            live.resume()
+        return Appended([*batch.answers, *batch.repeated], response.still_pending())
+
+    # --- stopping ---
+
+    async def drain(self) -> None:
+        """Take no more runs; end paused ones at once, give the others `drain_s` to finish their step, then cut them."""
+        self._is_draining = True
+        for live in list(self._lives.values()):
+            live.drain()
+        with trio.move_on_after(self._settings.drain_s):
+            while self._has_open():
+                self._ended = trio.Event()
+                await self._ended.wait()
+        for live in list(self._lives.values()):
+            live.cancel("server_shutdown")
+
+    def _has_open(self) -> bool:
+        return any(live.response.is_open for live in self._lives.values())
+
+
+async def _prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:
+    """Render and tokenise. An error's path is turned from the rendered items to the ones the client sent."""
+    try:
+        return await sequence.prepare(new_items)
+    except RequestError as error:
+        raise _on_input(error, new_items, given) from error
+
+
+def _on_input(error: RequestError, new_items: list[Item], given: list[Item]) -> RequestError:
+    if error.param is None or not error.param.startswith("["):
+        error.param = error.param or "input"
+        return error
+    number, _, rest = error.param[1:].partition("]")
+    culprit = new_items[int(number)]
+    for index, item in enumerate(given):
+        if item is culprit:
+            error.param = f"input[{index}]{rest}"
+            return error
+    error.param = "input"
+    return error

@@ -1,0 +1,128 @@
+"""The server: one listener, everything that must outlive it opened around it.
+
+Lifetimes nest: backend > responses > listener > connections. SIGTERM and SIGINT close the listener, drain the runs,
+let connections flush and close them; leaving the blocks is the whole shutdown.
+"""
+
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from ipaddress import ip_address
+
+import trio
+
+from engine.backends.base import Backend
+from engine.responses import Responses
+from engine.server.access import Admission
+from engine.server.exchange import Answer, Head
+from engine.server.http import ReadBody, serve_http
+from engine.server.routes import Service, respond
+from engine.server.websocket import serve_websocket
+from engine.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class App:
+    """The parts of a running server."""
+
+    def __init__(self, responses: Responses, settings: Settings) -> None:
+        self._responses = responses
+        self._settings = settings
+        self._closing = trio.Event()
+        self._connections = trio.CapacityLimiter(settings.max_connections)
+
+    def service(self) -> Service:
+        """What the plain HTTP routes show."""
+        backend = self._responses.backend
+        unready = "draining" if self._responses.is_draining else None if backend.is_ready else "the model is loading"
+        return Service(tuple(backend.models()), unready)
+
+    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        """One connection, from its first byte to its end. Never raises but Cancelled."""
+        if self._connections.available_tokens < 1:
+            await stream.aclose()
+            return
+        async with self._connections:
+            try:
+                await serve_http(stream, self._settings, self._route, self._upgrade)
+            except Exception:
+                log.exception("connection failed")
+
+    async def _route(self, head: Head, read_body: ReadBody) -> Answer | Admission:
+        return respond(head, self.service(), self._settings)
+
+    async def _upgrade(self, stream: trio.abc.Stream, admission: Admission) -> None:
+        await serve_websocket(stream, admission, self._responses, self._settings, self._closing)
+
+    async def drain(self) -> None:
+        """Finish the runs, then let every connection flush and close."""
+        await self._responses.drain()
+        self._closing.set()
+
+
+@asynccontextmanager
+async def open_app(backend: Backend, settings: Settings) -> AsyncIterator[App]:
+    """A server without a listener; tests give it streams of their own."""
+    async with trio.open_nursery() as runs:
+        yield App(Responses(backend, settings, runs), settings)
+        runs.cancel_scope.cancel("the server stops")
+
+
+async def serve(
+    open_backend: AbstractAsyncContextManager[Backend],
+    settings: Settings,
+    *,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Reports the port it listens on through `task_status`.
+
+    Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken.
+    """
+    _check_host(settings)
+    async with open_backend as backend, open_app(backend, settings) as app:
+        listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
+        async with trio.open_nursery() as connections:
+            listening = await connections.start(_listen, listeners, app, connections)
+            task_status.started(listeners[0].socket.getsockname()[1])
+            await _wait_for_signal()
+            listening.cancel("the server stops")
+            await app.drain()
+
+
+async def _listen(
+    listeners: list[trio.SocketListener],
+    app: App,
+    connections: trio.Nursery,
+    *,
+    task_status: trio.TaskStatus[trio.CancelScope],
+) -> None:
+    with trio.CancelScope() as scope:
+        serve_all = partial(
+            trio.serve_listeners,
+            app.serve_stream,
+            listeners,
+            handler_nursery=connections,  # they outlive the listener
+        )
+        task_status.started(scope)
+        await serve_all()
+
+
+async def _wait_for_signal() -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("received %s", signal.Signals(number).name)
+            return
+
+
+def _check_host(settings: Settings) -> None:
+    if settings.allow_remote or settings.host == "localhost":
+        return
+    try:
+        is_loopback = ip_address(settings.host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ValueError(f"{settings.host} is not a loopback address; add --allow-remote to serve others.")

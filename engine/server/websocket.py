@@ -1,0 +1,312 @@
+"""One WebSocket connection: frames to commands, runs to frames. The only user of trio-websocket.
+
+Four tasks: the reader acts on frames, the writer (the only one that sends) serves acknowledgements first and then every
+lane's cursor in turn, the heartbeat pings, the clock ends the connection at its age limit or when the server stops.
+Whichever of them ends first ends the connection. Runs are not ours: we detach, and the run decides.
+
+Rule kept here: after a lane's terminal frame nothing of its run goes out until the client speaks. The state machine
+gives one terminal per step, and a cursor that waits at a pause never sees what is logged as unsolicited.
+"""
+
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from engine.clock import now_ms
+from engine.errors import EngineError, RequestError, ServerError
+from engine.events import encode_event, encode_frame, with_lane
+from engine.frames import Append, FrameError, decode_tool_choice
+from engine.live import Cursor, Live, is_terminal
+from engine.request import read_create, read_input
+from engine.responses import Responses
+from engine.server.access import Admission
+from engine.server.timing import timing_frame
+from engine.session import AppendTo, CancelRun, Command, ContinueFrom, Nothing, ResumeRun, Session, StartRun
+from engine.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_BATCH = 16  # events of one lane before the next lane's turn; guessed, not measured
+_RECEIVE_BUFFER = 1 << 16
+
+
+async def serve_websocket(
+    stream: trio.abc.Stream, admission: Admission, responses: Responses, settings: Settings, closing: trio.Event
+) -> None:
+    """Serve one upgraded connection to its end; `closing` is set when the server stops. Raises only Cancelled."""
+    try:
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(settings.handshake_timeout_s):
+                request = await wrap_server_stream(
+                    nursery, stream, max_message_size=settings.max_frame_bytes, receive_buffer_size=_RECEIVE_BUFFER
+                )
+                ws = await request.accept()
+            await Connection(ws, admission, responses, settings, closing).run()
+            nursery.cancel_scope.cancel()
+    # One boundary per connection: a handler error must not take the server down. trio-websocket's own reader may
+    # raise LocalProtocolError when a ping arrives during our close (python-trio/trio-websocket#184).
+    except* (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+        pass
+    except* Exception:
+        log.exception("connection failed")
+
+
+class Connection:
+    """The tasks and the lanes of one connection."""
+
+    def __init__(
+        self,
+        ws: WebSocketConnection,
+        admission: Admission,
+        responses: Responses,
+        settings: Settings,
+        closing: trio.Event,
+    ) -> None:
+        self._ws = ws
+        self._admission = admission
+        self._responses = responses
+        self._settings = settings
+        self._closing = closing
+        self._session = Session(settings)
+        self._lives: dict[str | None, Live] = {}
+        self._cursors: dict[str | None, Cursor] = {}
+        self._outbox: deque[bytes] = deque()
+        self._wake = trio.Event()
+        self._written = trio.Event()
+        self._close_code = (1000, "")
+
+    async def run(self) -> None:
+        """Serve until either side closes. Every run is detached from, whatever happens."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for task in (self._read, self._write, self._beat, self._watch_clock):
+                    nursery.start_soon(self._until_closed, task, nursery.cancel_scope)
+                self._nursery = nursery
+        finally:
+            self._detach_all()
+            with trio.move_on_after(self._settings.close_timeout_s, shield=True):
+                await self._ws.aclose(*self._close_code)
+
+    async def _until_closed(self, task: Any, scope: trio.CancelScope) -> None:
+        with suppress(ConnectionClosed):
+            await task()
+        scope.cancel("the connection is over")
+
+    def _detach_all(self) -> None:
+        for stream_id, live in self._lives.items():
+            if cursor := self._cursors.pop(stream_id, None):
+                live.detach(cursor)
+            live.release()
+        self._lives.clear()
+
+    # --- reading ---
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._ws.get_message()
+            received_ms = now_ms()
+            if isinstance(message, bytes):
+                self._refuse(RequestError("Frames are text, one JSON object each.", code="invalid_frame"), None)
+                continue
+            await self._act_on(message.encode("utf-8", "surrogatepass"), received_ms)
+
+    async def _act_on(self, data: bytes, received_ms: float) -> None:
+        """Carry out one frame; whatever is wrong with it becomes an error frame on its lane."""
+        stream_id: str | None = None
+        try:
+            stream_id, command = self._session.receive(data, received_ms)
+            await self._carry_out(stream_id, command, received_ms)
+        except FrameError as error:
+            self._refuse(error, error.stream_id)
+        except EngineError as error:
+            self._refuse(error, stream_id)
+        except Exception:
+            log.exception("frame failed")
+            self._refuse(ServerError("The server had an error while processing the frame."), stream_id)
+
+    async def _carry_out(self, stream_id: str | None, command: Command, received_ms: float) -> None:
+        match command:
+            case StartRun():
+                await self._start(stream_id, command)
+            case AppendTo(_, frame):
+                await self._append(stream_id, frame, received_ms)
+            case ContinueFrom(_, frame):
+                await self._continue(stream_id, frame)
+            case CancelRun(frame, response):
+                response_id = response.id if response else frame.response_id
+                self._responses.find(response_id or "", self._admission.principal).cancel("cancelled")
+            case ResumeRun(frame):
+                self._resume(stream_id, frame.response_id, frame.starting_after)
+            case Nothing():
+                pass
+
+    def _refuse(self, error: EngineError, stream_id: str | None) -> None:
+        frame = {"type": "error", "status": error.status, "error": error.body()}
+        self._send(frame, stream_id)
+
+    def _send(self, frame: dict[str, Any], stream_id: str | None) -> None:
+        self._outbox.append(with_lane(encode_frame(frame), stream_id))
+        self._wake_writer()
+
+    # --- commands ---
+
+    async def _start(self, stream_id: str | None, command: StartRun) -> None:
+        started_ms = now_ms()
+        request = read_create(command.frame, default_model=self._responses.default_model(), settings=self._settings)
+        validate_ms = now_ms() - started_ms
+        lane = self._session.lanes[stream_id]
+        lane.is_starting = True
+        try:
+            live = await self._responses.create(request, self._admission.principal)
+        finally:
+            lane.is_starting = False
+        live.queue_ms, live.validate_ms = started_ms - command.received_ms, validate_ms
+        if command.supersedes is not None:
+            self._lives[stream_id].cancel("superseded")
+        self._adopt(stream_id, live, 0)
+
+    async def _append(self, stream_id: str | None, frame: Append, received_ms: float) -> None:
+        live = self._lives[stream_id]
+        choice = None
+        if bytes(frame.tool_choice) != b"null":
+            choice = decode_tool_choice(frame.tool_choice, live.response.request.tools)
+        done = await self._responses.append(live, read_input(frame.input, self._settings), choice, received_ms)
+        self._send(
+            {
+                "type": "response.append.accepted",
+                "response_id": live.response.id,
+                "answered": done.answered,
+                "still_pending": done.still_pending,
+            },
+            stream_id,
+        )
+
+    async def _continue(self, stream_id: str | None, frame: Append) -> None:
+        """Go on from a completed run, as Codex before 0.100 expects: a new run with everything of the old one."""
+        previous = self._lives[stream_id]
+        items = previous.response.without_echoes(read_input(frame.input, self._settings))
+        lane = self._session.lanes[stream_id]
+        lane.is_starting = True
+        try:
+            live = await self._responses.continue_from(previous, items)
+        finally:
+            lane.is_starting = False
+        self._adopt(stream_id, live, 0)
+
+    def _resume(self, stream_id: str | None, response_id: str, starting_after: int) -> None:
+        live = self._responses.find(response_id, self._admission.principal)
+        self._adopt(stream_id, live, starting_after + 1)
+        self._send(
+            {
+                "type": "response.resume.accepted",
+                "response_id": response_id,
+                "starting_after": starting_after,
+                "status": live.response.status.value,
+            },
+            stream_id,
+        )
+
+    def _adopt(self, stream_id: str | None, live: Live, next_seq: int) -> None:
+        """Make a run the lane's own and read it from `next_seq` on. Raises EventsExpired; nothing changed then."""
+        cursor = live.attach(next_seq, self._wake_writer)
+        earlier, earlier_cursor = self._lives.get(stream_id), self._cursors.get(stream_id)
+        if earlier is not None and earlier_cursor is not None:
+            earlier.detach(earlier_cursor)
+        if earlier is not None and earlier is not live:
+            earlier.release()
+        live.hold()
+        self._lives[stream_id], self._cursors[stream_id] = live, cursor
+        self._session.lanes[stream_id].response = live.response
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        self._wake.set()
+
+    # --- writing ---
+
+    async def _write(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            if not await self._write_what_is_there():
+                self._written.set()
+                await self._wake.wait()
+
+    async def _write_what_is_there(self) -> bool:
+        """Send the outbox and one batch of each lane; False when there was nothing."""
+        was_busy = bool(self._outbox)
+        while self._outbox:
+            await self._send_frame(self._outbox.popleft())
+        for stream_id, cursor in list(self._cursors.items()):
+            for event in cursor.read_nowait(_BATCH):
+                was_busy = True
+                if is_terminal(event):
+                    await self._finish_step(stream_id, event)
+                else:
+                    await self._send_frame(with_lane(encode_event(event), stream_id))
+        return was_busy
+
+    async def _send_frame(self, frame: bytes) -> None:
+        with trio.move_on_after(self._settings.send_timeout_s) as timeout:
+            await self._ws.send_message(frame.decode())
+        if timeout.cancelled_caught:
+            # The frame may be torn, so this stream is done for; the run is not.
+            self._close_code = (1013, "slow reader")
+            raise trio.TooSlowError
+
+    async def _finish_step(self, stream_id: str | None, event: Any) -> None:
+        if self._admission.wants_timing:
+            await self._send_frame(with_lane(timing_frame(event), stream_id))
+        await self._send_frame(with_lane(encode_event(event), stream_id))
+        for waiting in list(self._session.lanes):
+            if start := self._session.next_start(waiting):
+                self._session.lanes[waiting].is_starting = True
+                self._nursery.start_soon(self._start_queued, waiting, start)
+
+    async def _start_queued(self, stream_id: str | None, start: StartRun) -> None:
+        try:
+            await self._start(stream_id, start)
+        except EngineError as error:
+            self._refuse(error, stream_id)
+
+    # --- heartbeat and end ---
+
+    async def _beat(self) -> None:
+        """Ping; a peer that stays silent is gone, but not while a run is paused: old clients read only then."""
+        while True:
+            await trio.sleep(self._settings.ping_every_s)
+            had_paused = self._session.has_paused
+            with trio.move_on_after(self._settings.pong_timeout_s) as timeout:
+                await self._ws.ping()
+            if timeout.cancelled_caught and not (had_paused or self._session.has_paused):
+                self._close_code = (1011, "no pong")
+                return
+
+    async def _watch_clock(self) -> None:
+        """End the connection at its age limit, or when the server stops."""
+        with trio.move_on_after(self._settings.connection_age_s) as age:
+            await self._closing.wait()
+        if age.cancelled_caught:
+            self._close_code = (1001, "websocket_connection_limit_reached")
+            self._refuse_sampling_lanes()
+        else:
+            self._close_code = (1012, "the server stops")
+        self._written = trio.Event()
+        self._wake_writer()
+        with trio.move_on_after(self._settings.send_timeout_s):
+            await self._written.wait()
+
+    def _refuse_sampling_lanes(self) -> None:
+        """Tell lanes that sample; the others learn it from the close, since nothing may follow their terminal."""
+        minutes = self._settings.connection_age_s / 60
+        error = RequestError(
+            f"Responses websocket connection limit reached ({minutes:g} minutes). "
+            "Create a new websocket connection to continue.",
+            code="websocket_connection_limit_reached",
+        )
+        for stream_id, lane in self._session.lanes.items():
+            if lane.is_sampling:
+                self._refuse(error, stream_id)

@@ -1,0 +1,203 @@
+"""The state machine of one connection: client frames in, commands out.
+
+A connection has lanes (`stream_id`; the default lane has none). Each lane has at most one open run, remembers its last
+one, and queues creates while that one samples. What a frame means depends on where the lane's run stands:
+
+| frame  | no run, or ended                         | IN_PROGRESS     | PAUSED                  |
+|--------|------------------------------------------|-----------------|-------------------------|
+| create | start                                    | queue           | supersede, then start   |
+| append | go on from a completed run, or not found | append (early)  | append                  |
+| cancel | not found                                | cancel          | cancel                  |
+| resume | read                                     | refuse, unless it is that run             ||
+
+Nothing here waits and nothing here sends; the driver (server/websocket.py) does.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from engine.errors import NotFound, RequestError
+from engine.frames import Append, Cancel, Create, Processed, Resume, decode_frame
+from engine.response import Response, Status
+from engine.settings import Settings
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """Start a run on the lane; `supersedes` is the paused run that ends by it."""
+
+    frame: Create
+    received_ms: float
+    supersedes: Response | None = None
+
+
+@dataclass(frozen=True)
+class AppendTo:
+    """Append to the lane's open run."""
+
+    response: Response
+    frame: Append
+
+
+@dataclass(frozen=True)
+class ContinueFrom:
+    """Start a run that goes on from the lane's completed one."""
+
+    response: Response
+    frame: Append
+
+
+@dataclass(frozen=True)
+class CancelRun:
+    """End a run because its client wants that."""
+
+    frame: Cancel
+    response: Response | None
+
+
+@dataclass(frozen=True)
+class ResumeRun:
+    """Read a run on this lane from where the client lost it."""
+
+    frame: Resume
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The frame was taken in; there is nothing to do now."""
+
+
+Command = StartRun | AppendTo | ContinueFrom | CancelRun | ResumeRun | Nothing
+
+
+@dataclass
+class Lane:
+    """One lane: its open or last run, and the creates that wait for it."""
+
+    response: Response | None = None
+    is_starting: bool = False
+    queue: deque[tuple[Create, float]] = field(default_factory=deque)
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether a create on this lane has to wait."""
+        return self.is_starting or (self.response is not None and self.response.status is Status.IN_PROGRESS)
+
+    @property
+    def paused(self) -> Response | None:
+        """The lane's run if it waits for the client."""
+        return self.response if self.response is not None and self.response.status is Status.PAUSED else None
+
+
+class Session:
+    """The lanes of one connection and what its client may do with them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.lanes: dict[str | None, Lane] = {}
+        self._settings = settings
+
+    @property
+    def num_sampling(self) -> int:
+        """Runs of this connection that sample now."""
+        return sum(lane.is_sampling for lane in self.lanes.values())
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether some run waits for the client."""
+        return any(lane.paused for lane in self.lanes.values())
+
+    def receive(self, data: bytes, received_ms: float) -> tuple[str | None, Command]:
+        """The lane and the command that a frame means. Raises FrameError or RequestError; nothing changed then."""
+        frame = decode_frame(data, max_depth=self._settings.max_json_depth)
+        match frame:
+            case Create():
+                return frame.stream_id, self._create(frame, received_ms)
+            case Append():
+                return frame.stream_id, self._append(frame)
+            case Cancel():
+                return frame.stream_id, self._cancel(frame)
+            case Resume():
+                return frame.stream_id, self._resume(frame)
+            case Processed():
+                return frame.stream_id, Nothing()
+            case _:
+                assert_never(frame)
+
+    def next_start(self, stream_id: str | None) -> StartRun | None:
+        """The lane's next queued create, if it can start now."""
+        lane = self.lanes[stream_id]
+        if not lane.queue or lane.is_sampling or self.num_sampling >= self._settings.max_in_flight:
+            return None
+        frame, received_ms = lane.queue.popleft()
+        return StartRun(frame, received_ms, lane.paused)
+
+    def _create(self, frame: Create, received_ms: float) -> Command:
+        lane = self._lane(frame.stream_id)
+        if not lane.queue and not lane.is_sampling and self.num_sampling < self._settings.max_in_flight:
+            return StartRun(frame, received_ms, lane.paused)
+        num_queued = sum(len(lane.queue) for lane in self.lanes.values())
+        if num_queued >= self._settings.max_queued:
+            raise RequestError(
+                f"More than {self._settings.max_queued} requests wait on this connection.",
+                code="rate_limit_exceeded",
+                status=429,
+            )
+        lane.queue.append((frame, received_ms))
+        return Nothing()
+
+    def _append(self, frame: Append) -> Command:
+        response = self._current(frame.stream_id, frame.response_id)
+        if response.is_open:
+            return AppendTo(response, frame)
+        if response.status is Status.COMPLETED:
+            return ContinueFrom(response, frame)
+        raise _not_found(response.id)
+
+    def _cancel(self, frame: Cancel) -> Command:
+        lane = self.lanes.get(frame.stream_id)
+        response = lane.response if lane else None
+        if frame.response_id is not None and (response is None or response.id != frame.response_id):
+            return CancelRun(frame, None)
+        response = self._current(frame.stream_id, frame.response_id)
+        if not response.is_open:
+            raise _not_found(response.id)
+        return CancelRun(frame, response)
+
+    def _resume(self, frame: Resume) -> Command:
+        lane = self._lane(frame.stream_id)
+        response = lane.response
+        is_busy = lane.is_starting or (response is not None and response.is_open and response.id != frame.response_id)
+        if is_busy:
+            raise RequestError("This lane has an open response.", param="stream_id", code="lane_is_busy")
+        return ResumeRun(frame)
+
+    def _lane(self, stream_id: str | None) -> Lane:
+        """The lane, made when it is new. Raises RequestError when there are too many."""
+        if lane := self.lanes.get(stream_id):
+            return lane
+        num_named = len(self.lanes) - (None in self.lanes)
+        if stream_id is not None and num_named >= self._settings.max_lanes:
+            raise RequestError(
+                "This WebSocket connection has reached its maximum number of distinct stream IDs "
+                f"({self._settings.max_lanes}). Reuse an existing stream_id or open a new WebSocket connection.",
+                param="stream_id",
+                code="websocket_stream_limit_reached",
+            )
+        lane = self.lanes[stream_id] = Lane()
+        return lane
+
+    def _current(self, stream_id: str | None, response_id: str | None) -> Response:
+        """The lane's open or last run. Raises NotFound."""
+        lane = self.lanes.get(stream_id)
+        if lane is None or lane.response is None:
+            raise _not_found(response_id)
+        if response_id is not None and lane.response.id != response_id:
+            raise _not_found(response_id)
+        return lane.response
+
+
+def _not_found(response_id: str | None) -> NotFound:
+    if response_id is None:
+        return NotFound("There is no open response on this lane.")
+    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
