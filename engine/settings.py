@@ -25,10 +25,15 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to bind; another than loopback needs allow_remote")
     port: int = Field(8765, ge=0, le=65535, description="TCP port; 0 picks a free one")
     allow_remote: bool = Field(False, description="permit a host that is not loopback")
-    allowed_origins: list[str] = Field([], description="browser origins that may connect, such as http://localhost:3000")
+    allowed_origins: list[str] = Field(
+        [], description="browser origins that may connect, such as http://localhost:3000"
+    )
     allowed_hosts: list[str] = Field([], description="further Host header names that are ours")
 
     # what runs
+    backend: str = Field("local", description="`local`, or `script:` and a scenario's name or file")
+    model: str = Field("smollm2-135m-instruct", description="local model: default, Hugging Face id, folder, .gguf")
+    tokenizer: str = Field("", description="tokenizer of the script backend: a model as above, or none (estimates)")
     lifecycle: LifecycleName = Field("append", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
@@ -41,6 +46,7 @@ class Settings(BaseSettings):
     step_timeout_s: Seconds = Field(600, description="longest wait for the model's next delta")
     head_timeout_s: Seconds = Field(10, description="from connecting to a whole HTTP request head")
     body_timeout_s: Seconds = Field(60, description="to receive an HTTP body")
+    linger_s: Seconds = Field(2, description="to read on after our last HTTP answer, so that the peer sees it")
     handshake_timeout_s: Seconds = Field(10, description="for the WebSocket handshake")
     http_idle_s: Seconds = Field(75, description="a kept HTTP connection without a request")
     send_timeout_s: Seconds = Field(15, description="to send one frame; then the connection closes, the run lives")

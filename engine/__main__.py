@@ -1,0 +1,5 @@
+"""`python -m engine` is `longloop`."""
+
+from engine.cli import main
+
+main()

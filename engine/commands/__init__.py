@@ -1,0 +1,1 @@
+"""The commands behind `longloop`, one module each."""
