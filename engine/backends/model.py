@@ -1,0 +1,141 @@
+"""The model: a stock transformers causal LM that takes any number of sequences through one step.
+
+`Model.step` takes ids of several sequences, whole prompts and single tokens mixed, and returns the logits that follow
+each one's last id. What makes it quick on a CPU: the ragged attention of `ragged.py`, and linear layers whose bf16
+weights are brought into oneDNN's blocked order once instead of on every call (26 against 37 ms a token).
+
+All calls must come from one thread: OpenMP keeps a pool per calling thread, and a second one costs 45 %.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from engine.backends import ragged
+from engine.backends.ragged import KV, Part
+
+DType = Literal["bfloat16", "float32"]
+Progress = Callable[[str, int, int], None]
+
+_DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+# oneDNN picks kernels by shape and compiles them at first use: a prompt, a token, a batch of tokens.
+_WARM_UP: Final = ([[0] * 32], [[0]], [[0], [0]])
+
+
+class UnsupportedModel(Exception):
+    """The model needs something of its attention that ours has not got."""
+
+
+class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
+    """A bf16 linear layer with its weight in blocked order. Results are bit-identical; inference only."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 1)
+        self._bias = linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """rows: [..., in_features]; returns [..., out_features]."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
+        return output
+
+
+class Model:
+    """A loaded model and the shape of its cache."""
+
+    def __init__(self, network: nn.Module, *, packed: bool) -> None:
+        """network: a causal LM. packed: replace its linear layers (bf16 on a CPU only). Raises UnsupportedModel."""
+        config = network.config.get_text_config()
+        _check_supported(config)
+        ragged.register()
+        network.set_attn_implementation(ragged.NAME)
+        network.eval().requires_grad_(False)
+        if packed:
+            _pack_linears(network)
+        self._network = network
+        self._num_layers = int(config.num_hidden_layers)
+        self.vocab_size = int(config.vocab_size)
+        self.kv_bytes_per_token = _kv_bytes_per_token(config, next(network.parameters()).element_size())
+
+    def new_kv(self) -> KV:
+        """The KV of an empty sequence."""
+        return KV(self._num_layers)
+
+    def step(self, work: Sequence[tuple[KV, Sequence[int]]]) -> NDArray[np.float32]:
+        """Take each sequence's next ids (at least one) through the model and into its KV.
+
+        Returns [len(work), vocab]: the logits after each one's last id.
+        """
+        parts: list[Part] = []
+        ids: list[int] = []
+        positions: list[int] = []
+        for kv, new_ids in work:
+            parts.append(Part(kv, len(ids), len(new_ids)))
+            ids.extend(new_ids)
+            positions.extend(range(kv.length, kv.length + len(new_ids)))
+        logits = self._forward(parts, torch.tensor([ids]), torch.tensor([positions]))
+        for part in parts:
+            part.kv.advance(part.count)
+        rows: NDArray[np.float32] = logits.float().numpy()
+        return rows
+
+    def _forward(self, parts: list[Part], ids: Tensor, positions: Tensor) -> Tensor:
+        last = torch.tensor([part.start + part.count - 1 for part in parts])
+        with torch.inference_mode():
+            output = self._network(
+                input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last, parts=parts
+            )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def warm_up(self) -> None:
+        """Pay now for what the first calls of each kind of step cost more (some 100 ms)."""
+        for batch in _WARM_UP:
+            self.step([(self.new_kv(), ids) for ids in batch])
+
+
+def load(folder: Path, *, dtype: DType, threads: int, progress: Progress) -> Model:
+    """Load a model folder (config.json and safetensors). Raises OSError, ValueError or UnsupportedModel.
+
+    progress: called with a stage, and how many of its units are done, of how many.
+    """
+    torch.set_num_threads(threads)
+    progress("weights", 0, 1)
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[dtype], local_files_only=True)
+    progress("weights", 1, 1)
+    model = Model(network, packed=dtype == "bfloat16" and torch.backends.mkldnn.is_available())
+    progress("warm-up", 0, 1)
+    model.warm_up()
+    progress("warm-up", 1, 1)
+    return model
+
+
+def _pack_linears(network: nn.Module) -> None:
+    linears = [name for name, module in network.named_modules() if type(module) is nn.Linear]
+    for name in linears:
+        parent, _, attribute = name.rpartition(".")
+        linear = network.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        setattr(network.get_submodule(parent), attribute, PackedLinear(linear))
+
+
+def _check_supported(config: Any) -> None:
+    if getattr(config, "attn_logit_softcapping", None):
+        raise UnsupportedModel(f"{config.model_type}: capped attention logits")
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise UnsupportedModel(f"{config.model_type}: layers of kind {', '.join(sorted(kinds))}")
+
+
+def _kv_bytes_per_token(config: Any, element_bytes: int) -> int:
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(config.num_hidden_layers * 2 * heads * head_dim * element_bytes)

@@ -1,0 +1,144 @@
+"""model.py and ragged.py against the stock transformers forward: steps, batches, chunks, crop, copy."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_model import CONTEXT_WINDOW, VOCAB_SIZE, make_network, save_model
+from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
+
+from engine.backends import model as model_module
+from engine.backends.model import Model, PackedLinear, UnsupportedModel, load
+
+IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 280, 700)]
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return make_network()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model(make_network(), packed=False)
+
+
+def expected(stock, ids: list[int]) -> np.ndarray:
+    """The stock model's logits after the last id."""
+    with torch.inference_mode():
+        return stock(torch.tensor([ids]), logits_to_keep=1).logits[0, -1].numpy()
+
+
+def feed(model: Model, kv, ids: list[int], *chunks: int) -> np.ndarray:
+    """Step through ids in chunks of these sizes and then the rest; the last logits."""
+    start, row = 0, None
+    for size in [*chunks, len(ids) - sum(chunks)]:
+        row = model.step([(kv, ids[start : start + size])])[0]
+        start += size
+    return row
+
+
+def test_a_fresh_prompt_is_bit_identical_to_stock(model, stock):
+    assert np.array_equal(feed(model, model.new_kv(), IDS[:300]), expected(stock, IDS[:300]))
+
+
+@pytest.mark.parametrize("chunks", [(1,), (299,), (100, 100), (1, 1, 1), (256, 1, 1), (7, 200)])
+def test_chunks_equal_one_pass(model, stock, chunks):
+    row = feed(model, model.new_kv(), IDS[:300], *chunks)
+    assert row == pytest.approx(expected(stock, IDS[:300]), abs=2e-4)
+
+
+def test_a_batch_of_prompts_and_tokens_equals_each_alone(model, stock):
+    kvs = [model.new_kv() for _ in range(4)]
+    model.step([(kvs[0], IDS[:50]), (kvs[1], IDS[50:51]), (kvs[2], IDS[100:400])])
+    rows = model.step([(kvs[0], IDS[50:51]), (kvs[1], IDS[51:90]), (kvs[2], IDS[400:401]), (kvs[3], IDS[:9])])
+    spans = [(0, 51), (50, 90), (100, 401), (0, 9)]
+    for row, (start, end) in zip(rows, spans, strict=True):
+        assert row == pytest.approx(expected(stock, IDS[start:end]), abs=2e-4)
+
+
+def test_kv_grows_beyond_its_first_capacity(model, stock):
+    kv = model.new_kv()
+    assert feed(model, kv, IDS, 500, 10, 1, 1) == pytest.approx(expected(stock, IDS), abs=2e-4)
+    assert kv.length == 700
+
+
+def test_a_cropped_sequence_goes_on_as_if_the_rest_had_never_been(model, stock):
+    kv = model.new_kv()
+    feed(model, kv, IDS[:300])
+    kv.crop(200)
+    row = model.step([(kv, IDS[400:420])])[0]
+    assert row == pytest.approx(expected(stock, IDS[:200] + IDS[400:420]), abs=2e-4)
+
+
+def test_crop_never_lengthens(model):
+    kv = model.new_kv()
+    feed(model, kv, IDS[:10])
+    kv.crop(20)
+    assert kv.length == 10
+
+
+def test_a_copy_goes_its_own_way(model, stock):
+    kv = model.new_kv()
+    feed(model, kv, IDS[:300])
+    twin = kv.copy(250)
+    row = model.step([(twin, IDS[400:410])])[0]
+    assert row == pytest.approx(expected(stock, IDS[:250] + IDS[400:410]), abs=2e-4)
+    assert model.step([(kv, IDS[300:301])])[0] == pytest.approx(expected(stock, IDS[:301]), abs=2e-4)
+
+
+def test_a_copy_of_nothing_is_empty(model):
+    assert model.new_kv().copy(5).length == 0
+
+
+def test_sliding_windows_are_kept():
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=16,
+    )
+    network = MistralForCausalLM(config).eval()
+    want = expected(network, IDS[:60])
+    model = Model(network, packed=False)
+    for chunks in [(), (20, 20), (59,), (30, 1, 1)]:
+        assert feed(model, model.new_kv(), IDS[:60], *chunks) == pytest.approx(want, abs=2e-4)
+
+
+def test_packed_linears_are_bit_identical_in_bfloat16():
+    stock = make_network(torch.bfloat16)
+    model = Model(make_network(torch.bfloat16), packed=True)
+    assert isinstance(model._network.lm_head, PackedLinear)
+    with torch.inference_mode():
+        want = stock(torch.tensor([IDS[:60]]), logits_to_keep=1).logits[0, -1].float().numpy()
+    assert np.array_equal(feed(model, model.new_kv(), IDS[:60]), want)
+
+
+def test_the_cache_is_measured_from_the_config(model):
+    assert model.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
+    assert model.vocab_size == VOCAB_SIZE
+
+
+def test_load_reports_its_stages(tmp_path, stock):
+    stages = []
+    model = load(
+        save_model(tmp_path), dtype="float32", threads=1, progress=lambda stage, done, total: stages.append(stage)
+    )
+    assert stages == ["weights", "weights", "warm-up", "warm-up"]
+    assert np.array_equal(feed(model, model.new_kv(), IDS[:30]), expected(stock, IDS[:30]))
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path):
+    with pytest.raises((OSError, ValueError)):
+        load(tmp_path, dtype="float32", threads=1, progress=lambda *_: None)
+
+
+def test_what_attention_cannot_do_is_refused():
+    config = LlamaConfig(attn_logit_softcapping=30.0, max_position_embeddings=CONTEXT_WINDOW)
+    with pytest.raises(UnsupportedModel, match="capped"):
+        model_module._check_supported(config)
+    with pytest.raises(UnsupportedModel, match="linear_attention"):
+        model_module._check_supported(LlamaConfig(num_hidden_layers=1, layer_types=["linear_attention"]))
