@@ -6,15 +6,24 @@ from typing import Annotated
 
 import typer
 
+from engine.commands.bench import memory_command, stream_command, turn_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
 
+HELP = """A server for agent runs: one run is one long-lived Response.
+
+Start with `longloop serve`, then `longloop run 'a question' --tool ./tools.py` in another terminal."""
+
 app = typer.Typer(
-    help="A server for agent runs: one run is one long-lived Response.\n\n"
-    "Start with `longloop serve`, then `longloop run 'a question' --tool ./tools.py` in another terminal.",
+    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
 )
+
+
+@app.callback(help=HELP)
+def _group() -> None:
+    """Makes this a group of commands even while there is only one."""
 
 
 @app.command()
@@ -45,6 +54,44 @@ def serve(
         show_settings(settings)
     else:
         serve_command(settings)
+
+
+bench = typer.Typer(
+    help="Benchmarks: each measures a bare peer beside longloop and reports ratios.", no_args_is_help=True
+)
+app.add_typer(bench, name="bench")
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
+
+
+@bench.command("turn")
+def bench_turn(
+    turns: Annotated[int, typer.Option(help="turns per history")] = 300,
+    control_turns: Annotated[int, typer.Option(help="turns of the control without token cache")] = 5,
+    longest: Annotated[int, typer.Option(help="longest history, in tokens")] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """From an append to the first event of the next step, at histories of 1k to 1M tokens."""
+    turn_command(turns=turns, control_turns=control_turns, longest=longest, as_json=as_json)
+
+
+@bench.command("stream")
+def bench_stream(
+    events: Annotated[int, typer.Option(help="token events per round")] = 20_000,
+    rounds: Annotated[int, typer.Option(help="rounds; the median counts")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Token events per second on one connection, beside bare sends of the same frame."""
+    stream_command(num_events=events, rounds=rounds, as_json=as_json)
+
+
+@bench.command("memory")
+def bench_memory(
+    runs: Annotated[int, typer.Option(help="paused runs to weigh")] = 200,
+    tokens: Annotated[int, typer.Option(help="output tokens of each")] = 4_000,
+    as_json: AsJson = False,
+) -> None:
+    """Resident bytes of a paused run beside a bare connection."""
+    memory_command(num_runs=runs, num_tokens=tokens, as_json=as_json)
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> str:
 
 async def _serve(settings: Settings, console: Console) -> None:
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve, choose_backend(settings, console), settings)
+        port = await nursery.start(serve, choose_backend(settings), settings)
         url = f"ws://{settings.host}:{port}/v1/responses"
         # On stdout and alone on its line, so that scripts can read it.
         print(f"longloop listens on {url}", flush=True)

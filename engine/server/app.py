@@ -14,9 +14,10 @@ from ipaddress import ip_address
 import trio
 
 from engine.backends.base import Backend
+from engine.errors import ServerError
 from engine.responses import Responses
 from engine.server.access import Admission
-from engine.server.exchange import Answer, Head
+from engine.server.exchange import Answer, Head, error_answer
 from engine.server.http import ReadBody, serve_http
 from engine.server.routes import Service, respond
 from engine.server.websocket import serve_websocket
@@ -32,7 +33,7 @@ class App:
         self._responses = responses
         self._settings = settings
         self._closing = trio.Event()
-        self._connections = trio.CapacityLimiter(settings.max_connections)
+        self._num_connections = 0
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
@@ -42,17 +43,22 @@ class App:
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """One connection, from its first byte to its end. Never raises but Cancelled."""
-        if self._connections.available_tokens < 1:
-            await stream.aclose()
-            return
-        async with self._connections:
-            try:
-                await serve_http(stream, self._settings, self._route, self._upgrade)
-            except Exception:
-                log.exception("connection failed")
+        is_full = self._num_connections >= self._settings.max_connections
+        self._num_connections += 1
+        try:
+            await serve_http(stream, self._settings, self._refuse if is_full else self._route, self._upgrade)
+        except Exception:
+            log.exception("connection failed")
+        finally:
+            self._num_connections -= 1
 
     async def _route(self, head: Head, read_body: ReadBody) -> Answer | Admission:
         return respond(head, self.service(), self._settings)
+
+    async def _refuse(self, head: Head, read_body: ReadBody) -> Answer:
+        message = f"More than {self._settings.max_connections} connections."
+        error = ServerError(message, code="server_is_overloaded", status=503)
+        return error_answer(error, ("connection", "close"))
 
     async def _upgrade(self, stream: trio.abc.Stream, admission: Admission) -> None:
         await serve_websocket(stream, admission, self._responses, self._settings, self._closing)

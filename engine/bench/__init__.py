@@ -1,0 +1,1 @@
+"""Benchmarks as commands: every figure is a ratio to a bare peer that ran beside it, in the same run."""

@@ -1,0 +1,76 @@
+"""Servers of a bench, each a process of its own: what is measured never shares an event loop with what measures."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server process."""
+
+    process: trio.Process
+    port: int
+
+    def resident_bytes(self) -> int:
+        """Resident memory now. Linux only: /proc/PID/statm counts pages."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def open_peer(kind: str) -> AsyncIterator[Served]:
+    """A bare peer (see peers.py)."""
+    async with _open([sys.executable, "-m", "engine.bench.peers", kind]) as served:
+        yield served
+
+
+@asynccontextmanager
+async def open_longloop(scenario: str, folder: Path, **settings: object) -> AsyncIterator[Served]:
+    """A longloop server that plays `scenario` (YAML text, written into `folder`)."""
+    file = folder / "bench.yaml"
+    file.write_text(scenario)
+    assignments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "engine", "serve", "--backend", f"script:{file}", "--port", "0", *assignments]
+    async with _open(command) as served:
+        yield served
+
+
+@asynccontextmanager
+async def _open(command: list[str]) -> AsyncIterator[Served]:
+    """Start it, read its port from the end of its first line, stop it at the end."""
+    process = await trio.lowlevel.open_process(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        with trio.fail_after(60):
+            line = await _first_line(process)
+        yield Served(process, int(line.rpartition(":")[2].partition("/")[0]))
+    finally:
+        process.terminate()
+        with trio.move_on_after(5, shield=True):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    await pipe.aclose()
+
+
+async def _first_line(process: trio.Process) -> str:
+    assert process.stdout is not None
+    text = b""
+    while b"\n" not in text:
+        part = await process.stdout.receive_some()
+        if not part:
+            raise RuntimeError(f"the process ended with {await process.wait()} before it listened")
+        text += part
+    return text.partition(b"\n")[0].decode().strip()

@@ -1,0 +1,81 @@
+"""`longloop bench …`: runs a bench, prints a table, and with `--json` one object as the last line."""
+
+import json
+from functools import partial
+from typing import Any
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from engine.bench.memory import bench_memory
+from engine.bench.stream import bench_stream
+from engine.bench.turn import TurnFigures, bench_turn
+
+HISTORIES = [1_000, 10_000, 100_000, 1_000_000]  # tokens
+
+
+def turn_command(*, turns: int, control_turns: int, longest: int, as_json: bool) -> None:
+    """Append to first event, by length of the history."""
+    table = Table(
+        "history", "items", "cache", "turn p50 / p99 ms", "bare echo p50 / p99 ms", "ratio p50 / p99", "touched"
+    )
+    console = Console()
+
+    def report(figures: TurnFigures) -> None:
+        table.add_row(*_turn_row(figures))
+        console.print(f"[dim]{' · '.join(_turn_row(figures))}[/]")
+
+    histories = [length for length in HISTORIES if length <= longest]
+    result = trio.run(partial(bench_turn, histories, turns, control_turns, report))
+    console.print(table)
+    console.print(
+        f"ratio to a bare echo {result['ratio_p50']} (p50), {result['ratio_p99']} (p99); "
+        f"longest over shortest history {result['flat_1m_over_1k']}, without the token cache "
+        f"{result['uncached_1m_over_1k']}"
+    )
+    _finish(console, result, as_json)
+
+
+def _turn_row(figures: TurnFigures) -> list[str]:
+    return [
+        f"{figures.history_tokens:,}",
+        f"{figures.history_items:,}",
+        "on" if figures.cached else "off",
+        f"{figures.turn_p50_ms:.3f} / {figures.turn_p99_ms:.3f}",
+        f"{figures.echo_p50_ms:.3f} / {figures.echo_p99_ms:.3f}",
+        f"{figures.ratio_p50:.2f} / {figures.ratio_p99:.2f}",
+        f"{figures.items_touched:,.0f} items, {figures.tokens_touched:,.0f} tokens",
+    ]
+
+
+def stream_command(*, num_events: int, rounds: int, as_json: bool) -> None:
+    """Token events per second on one connection."""
+    console = Console()
+    result = trio.run(bench_stream, num_events, rounds)
+    table = Table("", "frames/s")
+    table.add_row("longloop, token events", f"{result['events_per_s']:,.0f}")
+    table.add_row("bare trio-websocket sends", f"{result['bare_per_s']:,.0f}")
+    table.add_row("ratio", f"{result['ratio']:.2f}")
+    console.print(table)
+    _finish(console, result, as_json)
+
+
+def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
+    """What a paused run costs the server."""
+    console = Console()
+    result = trio.run(bench_memory, num_runs, num_tokens)
+    table = Table("", "bytes")
+    table.add_row(f"paused run of 20 items and {num_tokens:,} tokens", f"{result['bytes_per_run']:,.0f}")
+    table.add_row("bare trio-websocket connection", f"{result['bytes_per_bare_connection']:,.0f}")
+    table.add_row("what the run adds", f"{result['extra_bytes_per_run']:,.0f}")
+    table.add_row("… per token", f"{result['extra_bytes_per_token']:,.1f}")
+    console.print(table)
+    _finish(console, result, as_json)
+
+
+def _finish(console: Console, result: dict[str, Any], as_json: bool) -> None:
+    machine = result["machine"]
+    console.print(f"[dim]{machine['processor']}, {machine['cores']} cores, Python {machine['python']}[/]")
+    if as_json:
+        print(json.dumps(result))

@@ -1,0 +1,108 @@
+"""A server without sockets for tests: memory streams in, WebSocket clients out, a scenario as its model."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from trio.testing import memory_stream_pair
+from trio_websocket import WebSocketConnection, wrap_client_stream
+
+from engine.backends.base import Backend
+from engine.backends.scenario import parse_scenario
+from engine.backends.script import ScriptBackend
+from engine.server.app import App, open_app
+from engine.settings import Settings
+
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+TWO_CALLS = """
+model: test
+steps:
+  - text: I look twice.
+    calls: [{name: look, arguments: {n: 1}}, {name: look, arguments: {n: 2}}]
+  - text: "Done with {last_output}."
+"""
+
+
+class Client:
+    """A WebSocket client that thinks in JSON frames."""
+
+    def __init__(self, ws: WebSocketConnection) -> None:
+        self.ws = ws
+
+    async def send(self, type_: str, **fields: Any) -> None:
+        """One frame."""
+        await self.ws.send_message(json.dumps({"type": type_} | fields))
+
+    async def create(self, **fields: Any) -> None:
+        """A `response.create` with a function to call."""
+        await self.send("response.create", **({"input": "go", "tools": [FUNCTION]} | fields))
+
+    async def receive(self) -> dict[str, Any]:
+        """The next frame, within five seconds."""
+        with trio.fail_after(5):
+            frame: dict[str, Any] = json.loads(await self.ws.get_message())
+        return frame
+
+    async def until(self, *types: str) -> list[dict[str, Any]]:
+        """Frames up to the first of one of these types."""
+        frames = [await self.receive()]
+        while frames[-1]["type"] not in types:
+            frames.append(await self.receive())
+        return frames
+
+    async def step(self) -> list[dict[str, Any]]:
+        """Frames up to the end of the step."""
+        return await self.until(
+            "response.done", "response.completed", "response.incomplete", "response.failed", "error"
+        )
+
+    async def answer(self, *outputs: tuple[str, str], **fields: Any) -> None:
+        """An append with these (call_id, output)."""
+        items = [{"type": "function_call_output", "call_id": key, "output": output} for key, output in outputs]
+        await self.send("response.append", input=items, **fields)
+
+
+def pending(frames: list[dict[str, Any]]) -> list[str]:
+    """The keys that a step's `response.done` waits for."""
+    assert frames[-1]["type"] == "response.done", frames[-1]
+    return [call["answer_key"] for call in frames[-1]["response"]["pending"]]
+
+
+class Served:
+    """A running server and its settings."""
+
+    def __init__(self, app: App, nursery: trio.Nursery) -> None:
+        self.app = app
+        self._nursery = nursery
+
+    def stream(self) -> trio.abc.Stream:
+        """A raw connection to it."""
+        ours, theirs = memory_stream_pair()
+        self._nursery.start_soon(self.app.serve_stream, theirs)
+        return ours
+
+    @asynccontextmanager
+    async def connect(self, query: str = "", headers: list[tuple[bytes, bytes]] | None = None) -> AsyncIterator[Client]:
+        """A WebSocket client; leaving the block drops the connection without a closing handshake."""
+        stream = self.stream()
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(5):
+                ws = await wrap_client_stream(
+                    nursery, stream, "localhost", f"/v1/responses{query}", extra_headers=headers
+                )
+            yield Client(ws)
+            await stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_served(
+    scenario: str = TWO_CALLS, backend: Backend | None = None, **settings: Any
+) -> AsyncIterator[Served]:
+    """A server that plays `scenario`, in this task's process, without sockets."""
+    backend = backend or ScriptBackend([parse_scenario(scenario)])
+    async with open_app(backend, Settings(**settings)) as app, trio.open_nursery() as nursery:
+        yield Served(app, nursery)
+        nursery.cancel_scope.cancel()

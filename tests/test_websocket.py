@@ -1,0 +1,332 @@
+"""One connection end to end over memory streams: frames in, frames out, the clock mocked."""
+
+import pytest
+import trio
+from trio_websocket import ConnectionClosed
+
+from tests.served import FUNCTION, open_served, pending
+
+ENDLESS = """
+model: endless
+pace: {tokens_per_second: 100}
+steps:
+  - text: {words: 100000}
+"""
+KEPT_OPEN = """
+model: talk
+steps:
+  - text: "You said {last_user}."
+"""
+
+
+async def test_a_run_is_one_response_over_all_its_steps():
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        first = await client.step()
+        keys = pending(first)
+        assert len(keys) == 2
+        await client.answer((keys[0], "a"), (keys[1], "b"))
+        second = await client.step()
+        assert second[0] == {
+            "type": "response.append.accepted",
+            "response_id": first[0]["response"]["id"],
+            "answered": keys,
+            "still_pending": [],
+        }
+        events = first + second[1:]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert events[-1]["type"] == "response.completed"
+        assert events[-1]["response"]["id"] == events[0]["response"]["id"]
+        assert [item["type"] for item in events[-1]["response"]["output"]] == [
+            "message",
+            "function_call",
+            "function_call",
+            "message",
+        ]
+        assert events[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with b."
+
+
+async def test_outputs_may_come_one_by_one_in_any_order():
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.answer((keys[1], "second"))
+        ack = await client.receive()
+        assert (ack["answered"], ack["still_pending"]) == ([keys[1]], [keys[0]])
+        await client.answer((keys[0], "first"))
+        frames = await client.step()
+        # Rendered in the order of the calls, so the last output is the second call's.
+        assert frames[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with second."
+
+
+async def test_an_early_append_leaves_no_pause(autojump_clock):
+    scenario = """
+model: slow
+steps:
+  - calls: [{name: look, arguments: {}}]
+    text: and I keep talking for a while
+    pace: {tokens_per_second: 10}
+  - text: end
+"""
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create()
+        frames = await client.until("response.output_item.done")
+        while frames[-1]["item"]["type"] != "function_call":
+            frames += await client.until("response.output_item.done")
+        await client.answer((frames[-1]["item"]["call_id"], "early"))
+        rest = await client.step()
+        assert "response.done" not in [frame["type"] for frame in rest]
+        assert rest[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "param"),
+    [
+        ({"type": "response.append", "input": [{"type": "function_call_output", "call_id": "call_x", "output": ""}]},
+         "invalid_value", "input[0].call_id"),
+        ({"type": "response.append", "input": [{"type": "function_call_output", "call_id": "call_x"}]},
+         "missing_required_parameter", "input[0].output"),
+        ({"type": "response.append", "input": "hello"}, "invalid_value", "input"),
+        ({"type": "response.append"}, "missing_required_parameter", "input"),
+        ({"type": "nonsense"}, "unknown_event_type", "type"),
+        ({"type": "response.append", "input": [], "tool_choice": {"type": "function", "name": "other"}},
+         "invalid_value", "tool_choice.name"),
+    ],
+)  # fmt: skip
+async def test_bad_input_at_a_pause_loses_nothing(frame, code, param):
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.send(frame["type"], **{key: value for key, value in frame.items() if key != "type"})
+        error = await client.receive()
+        assert (error["type"], error["status"]) == ("error", 400)
+        assert (error["error"]["code"], error["error"]["param"]) == (code, param)
+        await client.answer((keys[0], "a"), (keys[1], "b"))
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_an_append_without_a_run_is_not_found():
+    async with open_served() as server, server.connect() as client:
+        await client.answer(("call_1", "x"))
+        error = await client.receive()
+        assert (error["status"], error["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_late_append_is_not_found_and_a_full_create_works(autojump_clock):
+    async with open_served(pause_ttl_s=5) as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await trio.sleep(6)
+        await client.answer((keys[0], "late"))
+        # Nothing was sent at the expiry itself: the error is the next frame after the pause.
+        error = await client.receive()
+        assert (error["status"], error["error"]["code"]) == (404, "response_not_found")
+        await client.create()
+        assert (await client.step())[-1]["type"] == "response.done"
+
+
+async def test_a_create_on_a_paused_lane_supersedes_silently():
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        await client.step()
+        await client.create()
+        frames = await client.step()
+        assert frames[0]["type"] == "response.created"
+        assert frames[-1]["type"] == "response.done"
+
+
+async def test_a_create_on_a_sampling_lane_waits(autojump_clock):
+    scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create()
+        await client.create()
+        first, second = await client.step(), await client.step()
+        assert first[-1]["response"]["id"] != second[0]["response"]["id"]
+        assert second[0]["type"] == "response.created"
+        assert second[-1]["type"] == "response.completed"
+
+
+async def test_cancel_ends_a_paused_and_a_sampling_run(autojump_clock):
+    async with open_served(ENDLESS) as server, server.connect() as client:
+        await client.create()
+        await client.until("response.output_text.delta")
+        await client.send("response.cancel")
+        last = (await client.step())[-1]
+        assert (last["type"], last["response"]["incomplete_details"]) == (
+            "response.incomplete",
+            {"reason": "cancelled"},
+        )
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        await client.step()
+        await client.send("response.cancel")
+        assert (await client.receive())["response"]["incomplete_details"] == {"reason": "cancelled"}
+        await client.send("response.cancel")
+        assert (await client.receive())["error"]["code"] == "response_not_found"
+
+
+async def test_lanes_run_side_by_side_and_are_named_on_every_frame(autojump_clock):
+    scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create(stream_id="a")
+        await client.create(stream_id="b")
+        await client.create()
+        ends, seen = 0, set()
+        while ends < 3:
+            frame = await client.receive()
+            seen.add(frame.get("stream_id"))
+            ends += frame["type"] == "response.completed"
+        assert seen == {"a", "b", None}
+        assert trio.current_time() < 5  # side by side, not one after the other
+
+
+async def test_kept_open_takes_the_next_user_message():
+    async with open_served(KEPT_OPEN) as server, server.connect() as client:
+        await client.create(input="one", keep_open=True)
+        first = await client.step()
+        assert pending(first) == []
+        await client.send("response.append", input="two")
+        second = await client.step()
+        assert second[-1]["type"] == "response.done"
+        deltas = "".join(frame["delta"] for frame in second if frame["type"] == "response.output_text.delta")
+        assert deltas == "You said two."
+
+
+async def test_resume_on_another_connection_replays_what_was_missed(autojump_clock):
+    async with open_served() as server:
+        async with server.connect() as client:
+            await client.create(resumable=True)
+            first = await client.step()
+            response_id = first[0]["response"]["id"]
+        async with server.connect() as client:
+            await client.send("response.resume", response_id=response_id, starting_after=3)
+            ack, *again = await client.step()
+            assert ack["type"] == "response.resume.accepted"
+            assert again == first[4:]
+            keys = pending(again)
+            await client.answer((keys[0], "a"), (keys[1], "b"))
+            assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_a_lease_that_runs_out_ends_the_run(autojump_clock):
+    async with open_served(lease_s=5) as server:
+        async with server.connect() as client:
+            await client.create(resumable=True)
+            response_id = (await client.step())[0]["response"]["id"]
+        await trio.sleep(6)
+        async with server.connect() as client:
+            await client.send("response.resume", response_id=response_id, starting_after=-1)
+            frames = await client.step()
+            while frames[-1]["type"] == "response.done":
+                frames = await client.step()
+            assert frames[-1]["response"]["incomplete_details"] == {"reason": "connection_lost"}
+
+
+async def test_a_dropped_connection_cancels_a_run_that_is_not_resumable(autojump_clock):
+    async with open_served(ENDLESS) as server:
+        async with server.connect() as client:
+            await client.create()
+            response_id = (await client.until("response.output_text.delta"))[0]["response"]["id"]
+        await trio.testing.wait_all_tasks_blocked()
+        async with server.connect() as client:
+            await client.send("response.resume", response_id=response_id)
+            assert (await client.receive())["error"]["code"] == "response_not_found"
+
+
+async def test_another_key_does_not_find_the_run():
+    async with open_served() as server, server.connect() as client:
+        await client.create(resumable=True)
+        response_id = (await client.step())[0]["response"]["id"]
+        async with server.connect(headers=[(b"Authorization", b"Bearer other")]) as other:
+            await other.send("response.resume", response_id=response_id)
+            assert (await other.receive())["error"]["code"] == "response_not_found"
+
+
+async def test_binary_frames_are_refused_and_nothing_is_lost():
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.ws.send_message(b"\x00\x01")
+        assert (await client.receive())["error"]["code"] == "invalid_frame"
+        await client.answer((keys[0], "a"), (keys[1], "b"))
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_the_age_limit_tells_sampling_lanes_and_closes(autojump_clock):
+    async with open_served(ENDLESS, connection_age_s=30) as server, server.connect() as client:
+        await client.create()
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                last = await client.receive()
+        assert (last["status"], last["error"]["code"]) == (400, "websocket_connection_limit_reached")
+        assert closed.value.reason is not None
+        assert closed.value.reason.code == 1001
+
+
+async def test_the_age_limit_says_nothing_on_a_paused_lane(autojump_clock):
+    async with open_served(connection_age_s=30) as server, server.connect() as client:
+        await client.create()
+        await client.step()
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.ws.get_message()
+        assert closed.value.reason is not None
+        assert closed.value.reason.reason == "websocket_connection_limit_reached"
+
+
+async def test_draining_ends_paused_runs_refuses_new_ones_and_closes(autojump_clock):
+    async with open_served() as server, server.connect() as client, trio.open_nursery() as nursery:
+        await client.create()
+        await client.step()
+        nursery.start_soon(server.app.drain)
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.ws.get_message()
+        assert closed.value.reason is not None
+        assert closed.value.reason.code == 1012
+
+
+async def test_draining_lets_a_step_finish(autojump_clock):
+    scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
+    async with open_served(scenario) as server, server.connect() as client, trio.open_nursery() as nursery:
+        await client.create()
+        await client.until("response.output_text.delta")
+        nursery.start_soon(server.app.drain)
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_draining_cuts_what_takes_too_long(autojump_clock):
+    async with open_served(ENDLESS, drain_s=3) as server, server.connect() as client, trio.open_nursery() as nursery:
+        await client.create()
+        await client.until("response.output_text.delta")
+        nursery.start_soon(server.app.drain)
+        last = (await client.step())[-1]
+        assert last["response"]["incomplete_details"] == {"reason": "server_shutdown"}
+
+
+async def test_token_events_hold_only_what_is_new():
+    async with open_served() as server, server.connect() as client:
+        await client.create(include=["response.tokens"], tools=[FUNCTION])
+        keys = pending(await client.step())
+        await client.answer((keys[0], "a"), (keys[1], "b"))
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_generate_false_prepares_a_run_that_an_append_goes_on_from():
+    async with open_served(KEPT_OPEN) as server, server.connect() as client:
+        await client.create(input="hello", generate=False)
+        frames = await client.step()
+        assert [frame["type"] for frame in frames] == ["response.created", "response.in_progress", "response.completed"]
+        assert frames[-1]["response"]["output"] == []
+        await client.send("response.append", input="again")
+        assert (await client.step())[-1]["response"]["output"][0]["content"][0]["text"] == "You said again."
+
+
+async def test_an_append_after_completion_goes_on_with_everything_kept():
+    async with open_served(KEPT_OPEN) as server, server.connect() as client:
+        await client.create(input="one")
+        first = (await client.step())[-1]["response"]
+        echoed = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "You said one."}]}
+        await client.send("response.append", input=[echoed, {"role": "user", "content": "two"}])
+        second = (await client.step())[-1]["response"]
+        assert second["previous_response_id"] == first["id"]
+        assert second["output"][0]["content"][0]["text"] == "You said two."
+        assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
