@@ -7,7 +7,7 @@ import msgspec
 from engine.backends.base import RunSpec, ToolChoice
 from engine.errors import RequestError
 from engine.events import ResponseObject
-from engine.frames import Create, Input, decode_tool_choice
+from engine.frames import Append, Create, Input, decode_tool_choice
 from engine.items import InputText, Item, Message, decode_items
 from engine.settings import Settings
 from engine.toolspec import SkippedTool, Tool, decode_tools
@@ -52,6 +52,13 @@ def read_input(given: Input, settings: Settings) -> list[Item]:
     if len(given) > settings.max_items:
         raise RequestError(f"More than {settings.max_items} items.", param="input", code="too_many_items")
     return decode_items(given)
+
+
+def read_append(frame: Append, tools: list[Tool], settings: Settings) -> tuple[list[Item], ToolChoice | None]:
+    """The items of an append frame and the tool choice it sets, None when it sets none. Raises RequestError."""
+    is_set = bytes(frame.tool_choice) != b"null"
+    choice = decode_tool_choice(frame.tool_choice, tools) if is_set else None
+    return read_input(frame.input, settings), choice
 
 
 def read_create(frame: Create, *, default_model: str, settings: Settings) -> RunRequest:

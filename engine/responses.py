@@ -59,10 +59,16 @@ class Responses:
         sequence = self.backend.open_sequence(request.spec(response_id))
         return await self._start(response_id, request, principal, sequence)
 
-    async def continue_from(self, previous: Live, items: list[Item]) -> Live:
-        """Start a run that goes on from an ended one, with its settings, tokens and KV cache."""
-        echo = msgspec.structs.replace(previous.response.request.echo, previous_response_id=previous.response.id)
-        request = msgspec.structs.replace(previous.response.request, items=items, echo=echo)
+    async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
+        """Start a run that goes on from a completed one, with its settings, tokens and KV cache."""
+        before = previous.response
+        request = msgspec.structs.replace(
+            before.request,
+            items=items,
+            tool_choice=choice or before.step_spec().tool_choice,
+            echo=msgspec.structs.replace(before.request.echo, previous_response_id=before.id),
+            generate=True,
+        )
         return await self._start(mint_id("resp"), request, previous.principal, previous.hand_over())
 
     async def _start(self, response_id: str, request: RunRequest, principal: str, sequence: Sequence) -> Live:

@@ -19,9 +19,9 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from engine.clock import now_ms
 from engine.errors import EngineError, RequestError, ServerError
 from engine.events import encode_event, encode_frame, with_lane
-from engine.frames import Append, FrameError, decode_tool_choice
+from engine.frames import Append, FrameError
 from engine.live import Cursor, Live, is_terminal
-from engine.request import read_create, read_input
+from engine.request import read_append, read_create
 from engine.responses import Responses
 from engine.server.access import Admission
 from engine.server.timing import timing_frame
@@ -171,10 +171,8 @@ class Connection:
 
     async def _append(self, stream_id: str | None, frame: Append, received_ms: float) -> None:
         live = self._lives[stream_id]
-        choice = None
-        if bytes(frame.tool_choice) != b"null":
-            choice = decode_tool_choice(frame.tool_choice, live.response.request.tools)
-        done = await self._responses.append(live, read_input(frame.input, self._settings), choice, received_ms)
+        items, choice = read_append(frame, live.response.request.tools, self._settings)
+        done = await self._responses.append(live, items, choice, received_ms)
         self._send(
             {
                 "type": "response.append.accepted",
@@ -188,11 +186,12 @@ class Connection:
     async def _continue(self, stream_id: str | None, frame: Append) -> None:
         """Go on from a completed run, as Codex before 0.100 expects: a new run with everything of the old one."""
         previous = self._lives[stream_id]
-        items = previous.response.without_echoes(read_input(frame.input, self._settings))
+        items, choice = read_append(frame, previous.response.request.tools, self._settings)
+        items = previous.response.without_echoes(items)
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
-            live = await self._responses.continue_from(previous, items)
+            live = await self._responses.continue_from(previous, items, choice)
         finally:
             lane.is_starting = False
         self._adopt(stream_id, live, 0)
@@ -310,3 +309,6 @@ class Connection:
         for stream_id, lane in self._session.lanes.items():
             if lane.is_sampling:
                 self._refuse(error, stream_id)
+                # The error is the lane's last frame, so nobody reads the run here any more.
+                if cursor := self._cursors.pop(stream_id, None):
+                    cursor.live.detach(cursor)
