@@ -1,0 +1,137 @@
+"""Runs the tools that the model calls, and sees to it that every call gets exactly one output.
+
+Whatever goes wrong with a call (unknown tool, wrong arguments, an exception, its deadline) becomes the text of its
+output: the model can react to it, the run goes on.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from engine.client_outbox import AnswerType, Outbox
+from engine.client_wire import Event
+from engine.items import Content, McpApprovalResponse, text_of
+from engine.toolschema import FunctionTool, InvalidArguments
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of the model's; `key` names it in its answer, `arguments` is what the model wrote."""
+
+    key: str
+    name: str
+    arguments: str
+    item: Event
+
+
+@dataclass(frozen=True)
+class ToolOutcome:
+    """How a call ended; `output` is what the model gets, `is_error` says that it describes a failure."""
+
+    call: ToolCall
+    output: str
+    is_error: bool
+    duration_s: float
+
+
+class _Failure(Exception):
+    """A call without a proper output; the message is for the model."""
+
+
+def _ignore(_: object) -> None:
+    """The observer that does nothing."""
+
+
+class ToolRunner:
+    """Answers calls into an outbox. `on_ready` is called when there is something to send.
+
+    Raises ValueError when two tools have the same name.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[FunctionTool],
+        outbox: Outbox,
+        *,
+        deadline_s: float | None = None,
+        on_ready: Callable[[], None],
+        on_tool_call: Callable[[ToolCall], None] | None = None,
+        on_tool_output: Callable[[ToolOutcome], None] | None = None,
+    ) -> None:
+        self._tools: dict[str, FunctionTool] = {}
+        for tool in tools:
+            if self._tools.setdefault(tool.name, tool) is not tool:
+                raise ValueError(f"two tools are named {tool.name}")
+        self._outbox = outbox
+        self._deadline_s = deadline_s
+        self._on_ready = on_ready
+        self._on_tool_call = on_tool_call or _ignore
+        self._on_tool_output = on_tool_output or _ignore
+
+    async def answer(self, item: Event) -> None:
+        """Run the call in `item` and put its output into the outbox."""
+        if item["type"] == "mcp_approval_request":
+            self._refuse_approval(item)
+            return
+        call = _tool_call(item)
+        answer_type: AnswerType = (
+            "custom_tool_call_output" if item["type"] == "custom_tool_call" else "function_call_output"
+        )
+        self._on_tool_call(call)
+        start = trio.current_time()
+        output, is_error = await self._outcome(call, answer_type)
+        self._on_ready()
+        self._on_tool_output(ToolOutcome(call, text_of(output), is_error, trio.current_time() - start))
+
+    async def _outcome(self, call: ToolCall, answer_type: AnswerType) -> tuple[Content, bool]:
+        try:
+            output = await self._run(call, partial(self._piece, call.key, answer_type))
+        except _Failure as failure:
+            self._outbox.fail(call.key, answer_type, str(failure))
+            return str(failure), True
+        self._outbox.finish(call.key, answer_type, output)
+        return output, False
+
+    async def _run(self, call: ToolCall, on_piece: Callable[[str], None]) -> Content:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            raise _Failure(f"There is no tool named {call.name!r}. Tools: {', '.join(self._tools) or 'none'}.")
+        deadline_s = tool.deadline_s or self._deadline_s or math.inf
+        try:
+            with trio.move_on_after(deadline_s):
+                return await tool.call(call.arguments, on_piece)
+        except InvalidArguments as error:
+            raise _Failure(str(error)) from error
+        except Exception as error:
+            log.exception("tool %s failed", call.name)
+            raise _Failure(f"{call.name} failed: {type(error).__name__}: {error}") from error
+        raise _Failure(f"{call.name} did not finish within {deadline_s:g} s.")
+
+    def _piece(self, key: str, answer_type: AnswerType, text: str) -> None:
+        self._outbox.add_piece(key, answer_type, text)
+        self._on_ready()
+
+    def _refuse_approval(self, item: Event) -> None:
+        """Nobody is there to approve, and no answer would leave the run hanging: the safe answer is no."""
+        self._outbox.add(
+            McpApprovalResponse(
+                approval_request_id=item["id"], approve=False, reason="the client approves no MCP calls"
+            )
+        )
+        self._on_ready()
+
+
+def _tool_call(item: Event) -> ToolCall:
+    written = item.get("arguments", item.get("input", ""))
+    return ToolCall(
+        key=item.get("call_id") or item.get("id") or "",
+        name=item.get("name") or item["type"].removesuffix("_call"),
+        arguments=written if isinstance(written, str) else "",
+        item=item,
+    )

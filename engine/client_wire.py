@@ -1,0 +1,210 @@
+"""The client's side of the wire: where to connect, a connection as text frames, and what can go wrong with it.
+
+The only user of trio-websocket on the client's side. `Connector` is the seam: `WebSocketConnector` dials a URL, tests
+put both ends of a memory stream there.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+import trio_websocket
+
+from engine.errors import EngineError
+from engine.trace import Trace
+
+MAX_FRAME_BYTES: Final = 64 << 20
+RECEIVE_BUFFER_BYTES: Final = 64 << 10
+
+
+class RunFailed(EngineError):
+    """The server refused or gave up the run; `status`, `code`, `message` and `param` are the server's own."""
+
+
+class ConnectionLost(EngineError):
+    """The connection broke, and reconnecting as often as allowed did not help (or was not allowed)."""
+
+    status = 503
+    code = "connection_lost"
+    kind = "connection_error"
+
+
+class Event(dict[str, Any]):
+    """A server event: the JSON object of its frame, whose fields are attributes too (`event.item.name`).
+
+    A field that is missing raises AttributeError as attribute and KeyError as key; `event.get("delta")` asks.
+    Fields of unknown event types are there like all others, so a newer server loses nothing.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = self[name]
+        except KeyError:
+            raise AttributeError(f"{self.get('type', 'object')} has no field '{name}'") from None
+        return _attributed(value)
+
+
+def _attributed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Event(value)
+    return [_attributed(entry) for entry in value] if isinstance(value, list) else value
+
+
+def decode_event(text: str) -> Event:
+    """The event in a frame. Raises ConnectionLost for a frame that is no JSON object with a `type`."""
+    try:
+        data = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ConnectionLost(f"the server sent a frame that is not JSON: {error}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("type"), str):
+        raise ConnectionLost("the server sent a frame that is no event")
+    return Event(data)
+
+
+def endpoint_url(url: str) -> str:
+    """The WebSocket URL of the append lifecycle at a server: `http` or `ws`, with or without path and query.
+
+    Raises ValueError for something that is no such URL.
+    """
+    parts = urlsplit(url if "://" in url else f"ws://{url}")
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    if scheme not in ("ws", "wss") or not parts.netloc:
+        raise ValueError(f"not a server's URL: {url!r}; write for example http://127.0.0.1:8765")
+    path = parts.path.rstrip("/")
+    if not path.endswith("/responses"):
+        path = (path or "/v1") + "/responses"
+    query = dict(parse_qsl(parts.query))
+    query.setdefault("lifecycle", "append")
+    return urlunsplit((scheme, parts.netloc, path, urlencode(query), ""))
+
+
+# --- connections -------------------------------------------------------------------------------------------------
+
+
+class Connection(Protocol):
+    """One connection. Both methods raise ConnectionLost when it is gone; one task sends, one receives."""
+
+    async def send(self, text: str) -> None:
+        """Send one frame. A cancelled send leaves the connection unusable."""
+
+    async def receive(self) -> str:
+        """The next frame."""
+
+    async def ping(self) -> None:
+        """Return when the peer has answered a ping."""
+
+
+class Connector(Protocol):
+    """Makes connections to one server, one after the other."""
+
+    def open(self) -> AbstractAsyncContextManager[Connection]:
+        """A new connection. Raises ConnectionLost, or RunFailed when the server refuses for good."""
+
+
+class WebSocketFrames:
+    """A Connection over trio-websocket's; its frames go to the trace, if there is one."""
+
+    def __init__(self, websocket: Any, trace: Trace | None = None) -> None:
+        self._websocket = websocket
+        self._trace = trace
+
+    async def send(self, text: str) -> None:
+        if self._trace:
+            self._trace.record("send", text)
+        try:
+            await self._websocket.send_message(text)
+        except trio_websocket.ConnectionClosed as error:
+            raise _lost(error) from error
+
+    async def receive(self) -> str:
+        try:
+            text = await self._websocket.get_message()
+        except trio_websocket.ConnectionClosed as error:
+            raise _lost(error) from error
+        if not isinstance(text, str):
+            raise ConnectionLost("the server sent a binary frame")
+        if self._trace:
+            self._trace.record("recv", text)
+        return text
+
+    async def ping(self) -> None:
+        try:
+            await self._websocket.ping()
+        except trio_websocket.ConnectionClosed as error:
+            raise _lost(error) from error
+
+
+class WebSocketConnector:
+    """Dials a URL over TCP or TLS."""
+
+    def __init__(
+        self, url: str, *, api_key: str | None = None, connect_timeout_s: float = 10, trace: Trace | None = None
+    ) -> None:
+        self.url = endpoint_url(url)
+        self._headers = [(b"Authorization", f"Bearer {api_key}".encode())] if api_key else []
+        self._connect_timeout_s = connect_timeout_s
+        self._trace = trace
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Connection]:
+        """A new connection; closed at the end, for which the server gets two seconds."""
+        try:
+            async with trio_websocket.open_websocket_url(
+                self.url,
+                extra_headers=self._headers,
+                message_queue_size=16,
+                max_message_size=MAX_FRAME_BYTES,
+                receive_buffer_size=RECEIVE_BUFFER_BYTES,
+                connect_timeout=self._connect_timeout_s,
+                disconnect_timeout=2,
+            ) as websocket:
+                with traced(self._trace, self.url):
+                    yield WebSocketFrames(websocket, self._trace)
+        except trio_websocket.ConnectionRejected as error:
+            raise _rejected(error) from error
+        except trio_websocket.ConnectionTimeout as error:
+            raise ConnectionLost(f"no connection to {self.url} within {self._connect_timeout_s:g} s") from error
+        except trio_websocket.DisconnectionTimeout as error:
+            raise ConnectionLost("the server did not close the connection") from error
+        except (OSError, trio_websocket.HandshakeError) as error:
+            raise ConnectionLost(f"cannot connect to {self.url}: {error or type(error).__name__}") from error
+
+
+@contextmanager
+def traced(trace: Trace | None, url: str) -> Iterator[None]:
+    """Leave a connection's begin and end in the trace."""
+    if trace is None:
+        yield
+        return
+    trace.record("open", url)
+    try:
+        yield
+    finally:
+        trace.record("close")
+
+
+def _lost(error: trio_websocket.ConnectionClosed) -> ConnectionLost:
+    if error.reason is None:
+        return ConnectionLost("connection closed")
+    return ConnectionLost(f"connection closed: {error.reason.code} {error.reason.reason or error.reason.name}")
+
+
+def _rejected(error: trio_websocket.ConnectionRejected) -> EngineError:
+    """A refused handshake: final for what the client did wrong, worth another try for 429 and 5xx."""
+    status = error.status_code
+    detail = _rejection_detail(error.body)
+    message = f"the server refused the connection: {status} {detail.get('message') or ''}".strip()
+    if status == 429 or status >= 500:
+        return ConnectionLost(message, status=status, code=detail.get("code"))
+    return RunFailed(message, status=status, code=detail.get("code"), param=detail.get("param"))
+
+
+def _rejection_detail(body: bytes | None) -> dict[str, Any]:
+    try:
+        data = msgspec.json.decode(body or b"{}")
+    except msgspec.DecodeError:
+        return {}
+    detail = data.get("error") if isinstance(data, dict) else None
+    return detail if isinstance(detail, dict) else {}
