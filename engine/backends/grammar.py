@@ -1,147 +1,160 @@
-"""Holding a job's tokens to its Constraint: which ids may come, and which must.
+"""What a step may write, as llguidance grammars (Lark text): calls of the tools, an answer of a given JSON shape.
 
-A Guide follows one job. It is in one of three states, and `Constraint.mode` says where it begins and what moves it:
-
-    waiting   free text; on_trigger: the trigger id holds it; decide: the first row decides
-    holding   the grammar's mask applies; what it forces is handed out at once, without a model step
-    free      no grammar any more (decide, below its threshold)
-
-`always` begins holding. A grammar that is complete and can take no more ends an `always` or `decide` step (the stop
-id is forced), and sends an `on_trigger` step back to waiting. While a complete grammar could still go on, its mask
-contains the stop ids.
-
-A Guide is a function of the ids it was given: replaying a job's ids brings a new Guide to the same state.
+Grammars depend on the tools and the choice only, so they are built once for each and shared by all runs and turns.
 """
 
-from collections.abc import Sequence
-from enum import Enum
-from pathlib import Path
+import json
+from collections.abc import Iterable
+from typing import Any, Final
 
-import llguidance
-import llguidance.numpy
-import numpy as np
-
+from engine.backends.base import StepSpec
 from engine.backends.constraint import Constraint
-from engine.backends.sampling import Row, log_prob
+from engine.backends.families import Family
+from engine.backends.template import to_json
+from engine.backends.toolset import ToolSet, parameters_of
+from engine.backends.vocabulary import Vocabulary
+from engine.errors import RequestError
+from engine.toolspec import Tool
 
-# A matcher takes 2 ms to build and 1 µs to copy; a run uses the same grammar in every step.
-_MAX_CACHED = 64
+try:
+    from llguidance import LLMatcher
+except ImportError:  # the extra `local` is not installed: nobody will obey a grammar, so nobody needs to check it
+    LLMatcher = None
 
-
-class GrammarError(Exception):
-    """The grammar is not one, or cannot go on from here. The message is llguidance's."""
-
-
-class _State(Enum):
-    WAITING = "waiting"
-    HOLDING = "holding"
-    FREE = "free"
+# One way to write white space, or a small model pads for ever. `lenient`: keywords that a grammar cannot express
+# (`not`, unknown formats) loosen it instead of failing the request.
+_COMPACT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
 
 
 class Grammars:
-    """Makes Guides for one tokenizer; remembers compiled grammars."""
-
-    def __init__(self, tokenizer_file: Path, *, vocab_size: int, stop_ids: Sequence[int]) -> None:
-        """vocab_size: the model's, which may be larger than the tokenizer's. Takes 0.3 s at 49k ids."""
-        self._tokenizer = llguidance.LLTokenizer(
-            tokenizer_file.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=list(stop_ids)
-        )
-        self._matchers: dict[str, llguidance.LLMatcher] = {}
-        self._stop_ids = list(stop_ids)
-
-    def guide(self, constraint: Constraint) -> "Guide":
-        """A Guide at the start of a job. Raises GrammarError."""
-        return Guide(constraint, self._matcher(constraint.grammar), self._tokenizer.vocab_size, self._stop_ids)
-
-    def _matcher(self, grammar: str) -> llguidance.LLMatcher:
-        matcher = self._matchers.pop(grammar, None) or llguidance.LLMatcher(self._tokenizer, grammar)
-        if matcher.is_error():
-            raise GrammarError(matcher.get_error())
-        self._matchers[grammar] = matcher  # moves to the end: the first key is the one not used for longest
-        if len(self._matchers) > _MAX_CACHED:
-            del self._matchers[next(iter(self._matchers))]
-        return matcher.deep_copy()
-
-
-class Guide:
-    """Follows the ids of one job: `start`, then `restrict` before and `advance` after every draw."""
+    """The grammars of one set of tools and one text format for one model. Raises RequestError for a bad schema."""
 
     def __init__(
-        self, constraint: Constraint, matcher: llguidance.LLMatcher, vocab_size: int, stop_ids: list[int]
+        self,
+        family: Family,
+        vocabulary: Vocabulary,
+        tools: ToolSet,
+        *,
+        parallel: bool = True,
+        text_format: dict[str, Any] | None = None,
     ) -> None:
-        self._constraint = constraint
-        self._matcher = matcher
-        self._mask = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
-        self._stop_ids = stop_ids
-        self._state = _State.HOLDING if constraint.mode == "always" else _State.WAITING
+        self._family = family
+        self._vocabulary = vocabulary
+        self._tools = tools
+        self._parallel = parallel
+        self._answer = _answer_schema(text_format)
+        self._built: dict[tuple[frozenset[str], bool], str] = {}
+        self._check(tools.by_label)
 
-    def start(self, ids: Sequence[int] = ()) -> list[int]:
-        """Begin after `ids`, which the job has already; the ids that must come next. Raises GrammarError."""
-        for token_id in ids:
-            self._consume(token_id)
-        return self._forced()
+    def constraint(self, step: StepSpec, *, after_output: bool) -> Constraint | None:
+        """How the step is held; None when it is free. `after_output`: the turn answers a tool's output.
 
-    def restrict(self, row: Row) -> None:
-        """Set the logits of ids that may not come to -inf, in place. row: [vocab], as the model made it.
-
-        Raises GrammarError.
+        Raises RequestError when the choice demands a call and there is no such tool.
         """
-        if self._state is _State.WAITING and self._constraint.mode == "decide":
-            self._decide(row)
-        elif self._state is _State.HOLDING:
-            llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
-            self._check()
-            is_allowed = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: len(row)]
-            row[is_allowed == 0] = -np.inf
+        choice = step.tool_choice
+        labels = self._tools.callable_under(choice)
+        if choice.mode == "required":
+            if not labels:
+                raise RequestError("tool_choice demands a call of a tool that is not in `tools`.", param="tool_choice")
+            return Constraint(self._grammar(labels, may_answer=False))
+        if self._answer is not None:
+            return Constraint(self._grammar(labels, may_answer=True))
+        return self._auto(labels, after_output=after_output) if labels else None
 
-    def advance(self, token_id: int) -> list[int]:
-        """Take note of a drawn id; the ids that must follow it. Raises GrammarError."""
-        self._consume(token_id)
-        return [] if token_id in self._stop_ids else self._forced()
+    def _auto(self, labels: frozenset[str], *, after_output: bool) -> Constraint | None:
+        auto = self._family.auto
+        match auto.mode:
+            case "decide":
+                threshold = auto.after_output if after_output else auto.threshold
+                trigger = self._vocabulary.encode(self._family.call_open)[0]
+            case "on_trigger":
+                threshold = 0.0
+                trigger = self._vocabulary.added.get(self._family.call_open, -1)
+        if trigger < 0:
+            return None  # the tag is several tokens, the first of which also begins other text
+        return Constraint(self._grammar(labels, may_answer=False), auto.mode, trigger, threshold)
 
-    def _decide(self, row: Row) -> None:
-        """Let only the trigger come first, or all but the trigger."""
-        trigger = self._trigger_id
-        is_held = log_prob(row, trigger) >= self._constraint.threshold
-        logit = row[trigger]
-        if is_held:
-            row.fill(-np.inf)
-        row[trigger] = logit if is_held else -np.inf
+    def _grammar(self, labels: frozenset[str], *, may_answer: bool) -> str:
+        key = (labels, may_answer)
+        if key not in self._built:
+            tools = [(label, tool) for label, tool in self._tools.by_label.items() if label in labels]
+            self._built[key] = self._lark(tools, self._answer if may_answer else None)
+        return self._built[key]
 
-    @property
-    def _trigger_id(self) -> int:
-        if self._constraint.trigger_id is None:
-            raise GrammarError(f"mode {self._constraint.mode} needs a trigger")
-        return self._constraint.trigger_id
+    def _lark(self, tools: list[tuple[str, Tool]], answer: dict[str, Any] | None) -> str:
+        starts = (["calls"] if tools else []) + (["answer"] if answer is not None else [])
+        lines = [f"start: {' | '.join(starts)}"]
+        if answer is not None:
+            lines.append(f"answer: {_json_rule(answer)}")
+        if tools:
+            more = f' ("\\n" call){{0,{self._family.max_parallel_calls - 1}}}' if self._parallel else ""
+            lines += [f"calls: call{more}", f"call: {' | '.join(f'call_{index}' for index in range(len(tools)))}"]
+        for index, (label, tool) in enumerate(tools):
+            lines.append(f"call_{index}: {self._call_rule(label, index)}")
+            lines.append(f"arguments_{index}: {_json_rule(parameters_of(tool))}")
+        return "\n".join(lines) + "\n"
 
-    def _consume(self, token_id: int) -> None:
-        if self._state is _State.WAITING:
-            if token_id == self._trigger_id:
-                self._state = _State.HOLDING
-            elif self._constraint.mode == "decide":
-                self._state = _State.FREE
-        if self._state is _State.HOLDING:
-            self._matcher.consume_token(token_id)
-            self._check()
-            self._release()
+    def _call_rule(self, label: str, index: int) -> str:
+        head = json.dumps('\n{"name": ' + to_json(label) + ', "arguments": ', ensure_ascii=False)
+        opening, closing = self._tag(self._family.call_open), self._tag(self._family.call_close)
+        return f'{opening} {head} arguments_{index} "}}\\n" {closing}'
 
-    def _forced(self) -> list[int]:
-        ids: list[int] = []
-        while self._state is _State.HOLDING and (more := self._matcher.compute_ff_tokens()):
-            self._matcher.consume_tokens(more)
-            self._check()
-            ids += more
-            self._release()
-        if self._state is _State.HOLDING and self._matcher.is_stopped():
-            ids.append(self._stop_ids[0])
-        return ids
+    def _tag(self, tag: str) -> str:
+        """A tag as llguidance wants it: by id when it is one token of its own, whose text it never matches."""
+        known = self._vocabulary.added.get(tag)
+        return json.dumps(tag) if known is None else f"<[{known}]>"
 
-    def _release(self) -> None:
-        """After the whole of an `on_trigger` grammar: free text again, until the trigger's next coming."""
-        if self._constraint.mode == "on_trigger" and self._matcher.is_stopped():
-            self._state = _State.WAITING
-            self._matcher.reset()
+    def _check(self, tools: dict[str, Tool]) -> None:
+        """Compile everything at once; only when that fails look for the one that is to blame."""
+        if _is_valid([*map(parameters_of, tools.values()), *([] if self._answer is None else [self._answer])]):
+            return
+        for index, tool in enumerate(tools.values()):
+            if reason := _fault([parameters_of(tool)]):
+                raise RequestError(
+                    f"Invalid schema for tool '{tool.name}': {reason}.",
+                    param=f"tools[{index}].parameters",
+                    code="invalid_function_parameters",
+                )
+        if self._answer is not None and (reason := _fault([self._answer])):
+            raise RequestError(
+                f"Invalid schema for the response format: {reason}.",
+                param="text.format.schema",
+                code="invalid_json_schema",
+            )
 
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+
+def _answer_schema(text_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The schema that the model's text has to follow; None for free text."""
+    match (text_format or {}).get("type", "text"):
+        case "text":
+            return None
+        case "json_object":
+            return {"type": "object"}
+        case "json_schema":
+            schema = (text_format or {}).get("schema")
+            if not isinstance(schema, dict):
+                raise RequestError("A json_schema format needs a schema.", param="text.format.schema")
+            return schema
+        case other:
+            raise RequestError(f"Unknown text format '{other}'.", param="text.format.type")
+
+
+def _json_rule(schema: dict[str, Any]) -> str:
+    return "%json " + json.dumps(schema | {"x-guidance": _COMPACT})
+
+
+def _is_valid(schemas: Iterable[dict[str, Any]]) -> bool:
+    return _fault(schemas) is None
+
+
+def _fault(schemas: Iterable[dict[str, Any]]) -> str | None:
+    """Why llguidance cannot hold a model to these schemas; None when it can, or when it is not installed."""
+    rules = [f"rule_{index}: {_json_rule(schema)}" for index, schema in enumerate(schemas)]
+    if LLMatcher is None or not rules:
+        return None
+    start = " ".join(f"rule_{index}" for index in range(len(rules)))
+    failed, messages = LLMatcher.validate_grammar_with_warnings("\n".join([f"start: {start}", *rules]), None)
+    if not failed:
+        return None
+    # "at 1(8): failed to compile JSON schema: Invalid type: strin\n   1 | start: …": keep the reason.
+    return str(messages[0]).partition("\n")[0].rpartition("JSON schema: ")[2].rstrip(".")

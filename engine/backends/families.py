@@ -1,0 +1,101 @@
+"""What differs between model families, as values: how a call is written, how tools are shown, when `auto` calls.
+
+A family is chosen from a model's chat template. The template itself says how turns look; what it cannot say is here.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+
+class AutoPolicy(msgspec.Struct, frozen=True):
+    """How tool_choice `auto` becomes calls.
+
+    - `decide`: the log-probability of a call's first token, at the first position of the turn, against `threshold`
+      (`after_output` where the turn answers a tool's output). For models that write no valid call by themselves.
+    - `on_trigger`: the model decides by sampling the call's opening token, where that is a single token; where it is
+      not, calls are free text that the parser recognises.
+    """
+
+    mode: Literal["decide", "on_trigger"] = "on_trigger"
+    threshold: float = 0.0
+    after_output: float = 0.0
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """One family's facts.
+
+    A call is `{call_open}\\n{"name": …, "arguments": {…}}\\n{call_close}`, several are parted by a newline.
+    `reasoning` holds the tags around thoughts. `shows_tools` says whether the chat template presents tools, calls and
+    outputs itself; otherwise they are written into the text of ordinary turns.
+    """
+
+    name: str
+    call_open: str = "<tool_call>"
+    call_close: str = "</tool_call>"
+    output_open: str = "<tool_response>"
+    output_close: str = "</tool_response>"
+    reasoning: tuple[str, str] | None = ("<think>", "</think>")
+    shows_tools: bool = True
+    output_role: str = "tool"
+    default_instructions: str | None = None
+    max_parallel_calls: int = 16
+    auto: AutoPolicy = AutoPolicy()
+
+    @property
+    def markup(self) -> tuple[str, ...]:
+        """The tags that content must not be able to write as tokens."""
+        return (
+            self.call_open, self.call_close, self.output_open, self.output_close, "<tools>", "</tools>",
+            *(self.reasoning or ()),
+        )  # fmt: skip
+
+
+HERMES: Final = Family(name="hermes")
+
+# The same syntax for models whose template knows no tools, or writes calls in a way that we do not parse.
+HERMES_IN_TEXT: Final = Family(name="hermes-in-text", shows_tools=False, output_role="user")
+
+SMOLLM2: Final = Family(
+    name="smollm2",
+    reasoning=None,
+    shows_tools=False,
+    output_role="tool",
+    default_instructions="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    max_parallel_calls=4,
+    auto=AutoPolicy("decide", threshold=-3.75, after_output=-3.75),
+)
+
+
+def family_of(template: str) -> Family:
+    """The family of a model with this chat template (Jinja source)."""
+    if "named SmolLM" in template and "tools" not in template:
+        return SMOLLM2
+    if "tools" in template and HERMES.call_open in template:
+        return HERMES
+    return HERMES_IN_TEXT
+
+
+TOOL_INSTRUCTIONS: Final = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within {call_open}{call_close} XML tags:
+{call_open}
+{{"name": <function-name>, "arguments": <args-json-object>}}
+{call_close}"""
+
+
+def describe_tools(family: Family, tools: Sequence[str]) -> str:
+    """The part of the system prompt that shows tools to a model whose template does not.
+
+    tools: one JSON text a tool, in the form `{"type": "function", "function": {...}}`.
+    """
+    return TOOL_INSTRUCTIONS.format(tools="\n".join(tools), call_open=family.call_open, call_close=family.call_close)

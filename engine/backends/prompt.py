@@ -1,0 +1,159 @@
+"""Items to tokens, append-only: the context of a run grows at its end and is never rendered or encoded again.
+
+A turn of the model is opened only when it is about to be sampled (`open_turn`), so that several extensions in a row
+leave no empty turns between them. What follows the model's stop token in the template ("\\n" in ChatML) belongs to the
+next extension, as does the stop token itself when the model was cut off before it.
+
+    EMPTY ──commit──▶ GIVEN ──open_turn──▶ OPEN ──sampled──▶ OPEN, or STOPPED with a stop token
+    OPEN, STOPPED ──commit──▶ GIVEN          STOPPED ──open_turn──▶ OPEN          EMPTY, GIVEN ──commit──▶ GIVEN
+"""
+
+import enum
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from engine.backends.base import Extension, RunSpec, StepSpec
+from engine.backends.constraint import Constraint
+from engine.backends.parser import StreamParser
+from engine.backends.prompt_format import PromptFormat, Rendered, ToolContext
+from engine.errors import RequestError
+from engine.items import Item
+from engine.tokens import TokenLog
+
+__all__ = ["Prompt", "PromptFormat"]
+
+_INLINE_CHARS: Final = 65_536  # about 20 ms of encoding; more goes to a thread (the tokenizer lets go of the GIL)
+
+
+class _Tail(enum.Enum):
+    EMPTY = "empty"
+    GIVEN = "given"
+    OPEN = "open"
+    STOPPED = "stopped"
+
+
+class _After(msgspec.Struct, frozen=True):
+    """What an extension's commit changes besides the log."""
+
+    last_role: str | None
+
+
+class _Room(NamedTuple):
+    used: int
+    window: int
+
+    def refuse_unless(self, num_tokens: int) -> None:
+        """Raises RequestError `context_length_exceeded` when so many more tokens leave none to sample."""
+        if self.used + num_tokens >= self.window:
+            raise RequestError(
+                f"This model's context has {self.window} tokens. {self.used} are in use and {num_tokens} more "
+                "do not fit; shorten the input.",
+                code="context_length_exceeded",
+            )
+
+
+class Prompt:
+    """The context of one run. `prepare` may run while others wait; all else is immediate."""
+
+    def __init__(self, form: PromptFormat, spec: RunSpec) -> None:
+        """Raises RequestError for tools or a text format that the model cannot be held to."""
+        self.tokens = TokenLog()
+        self._form = form
+        self._instructions = spec.instructions
+        self._tools: ToolContext = form.tool_context(
+            spec.tools, parallel=spec.parallel_tool_calls, text_format=spec.text_format
+        )
+        self._tail = _Tail.EMPTY
+        self._last_role: str | None = None
+
+    # --- items in
+
+    async def prepare(self, items: Sequence[Item]) -> Extension:
+        """Render and encode `items` at the present end of the context; changes nothing. Cost follows the items.
+
+        Raises RequestError: `context_length_exceeded`, or with a path such as `[0].content[1]`.
+        """
+        base = len(self.tokens)
+        room = _Room(base + len(self._form.header_ids), self._form.context_window)
+        begin = time.perf_counter()
+        rendered = self._render(items)
+        lead = self._lead() if rendered.spans else ()
+        rendered_at = time.perf_counter()
+        room.refuse_unless(self._form.fewest_tokens(rendered.num_chars))
+        if rendered.num_chars > _INLINE_CHARS:
+            ids = await trio.to_thread.run_sync(self._form.encode, rendered.spans)
+        else:
+            ids = self._form.encode(rendered.spans)
+        token_ids = [*lead, *ids]
+        room.refuse_unless(len(token_ids))
+        return Extension(
+            base=base,
+            num_items=len(items),
+            num_tokens=len(token_ids),
+            token_ids=token_ids,
+            render_ms=(rendered_at - begin) * 1e3,
+            tokenize_ms=(time.perf_counter() - rendered_at) * 1e3,
+            payload=_After(rendered.last_role),
+        )
+
+    def commit(self, extension: Extension) -> None:
+        """Append what was prepared. Raises ValueError when the context has moved since; nothing changed then."""
+        if extension.base != len(self.tokens):
+            raise ValueError(f"prepared at {extension.base} tokens, the context has {len(self.tokens)}")
+        if not extension.token_ids:
+            return
+        self.tokens.give(extension.token_ids)
+        self._tail = _Tail.GIVEN
+        self._last_role = extension.payload.last_role or self._last_role
+
+    def _render(self, items: Sequence[Item]) -> Rendered:
+        if self._tail is _Tail.EMPTY:
+            return self._form.start(self._instructions, self._tools, items)
+        return self._form.extend(self._last_role if self._tail is _Tail.GIVEN else "assistant", items)
+
+    def _lead(self) -> Sequence[int]:
+        """What ends the model's own turn, as far as it has not written it itself."""
+        match self._tail:
+            case _Tail.OPEN:
+                return self._form.close_ids
+            case _Tail.STOPPED:
+                return self._form.close_ids[1:]
+            case _:
+                return ()
+
+    # --- the model's turn
+
+    def open_turn(self) -> list[int]:
+        """Begin the model's turn: gives its header to the log and returns it; empty when the turn is open already.
+
+        To be called once before each step. Raises ValueError when nothing was ever committed.
+        """
+        match self._tail:
+            case _Tail.EMPTY:
+                raise ValueError("a turn needs a committed extension before it")
+            case _Tail.OPEN:
+                return []
+            case _Tail.GIVEN | _Tail.STOPPED:
+                ids = [*self._lead(), *self._form.header_ids]
+                self.tokens.give(ids)
+                self._tail = _Tail.OPEN
+                return ids
+
+    def sampled(self, ids: Sequence[int]) -> None:
+        """Append what the model drew, its stop token included."""
+        self.tokens.sample(ids)
+        if ids:
+            is_closed = self._form.close_ids[:1] == [ids[-1]]
+            self._tail = _Tail.STOPPED if is_closed else _Tail.OPEN
+
+    def constraint(self, step: StepSpec) -> Constraint | None:
+        """How the step's tokens are held to a syntax; None: free. Raises RequestError naming `tool_choice`."""
+        return self._tools.grammars.constraint(step, after_output=self._last_role == self._form.output_role)
+
+    def new_parser(self, step: StepSpec) -> StreamParser:
+        """A parser for the step that is about to be sampled."""
+        return self._form.new_parser(self._tools, step)

@@ -1,0 +1,68 @@
+"""A run's tools as a model sees them: labels, JSON documents, and the call kinds that labels stand for."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.backends.base import CallType, ToolChoice
+from engine.backends.template import to_json
+from engine.toolspec import Tool, ToolKind
+
+CALL_TYPES: Final[dict[ToolKind, CallType]] = {
+    "function": "function_call",
+    "custom": "custom_tool_call",
+    "local_shell": "local_shell_call",
+    "shell": "shell_call",
+    "apply_patch": "apply_patch_call",
+    "computer": "computer_call",
+    "tool_search": "tool_search_call",
+}
+
+_FREE_INPUT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def label_of(name: str, namespace: str | None) -> str:
+    """The one name by which the model calls a tool."""
+    return f"{namespace}.{name}" if namespace else name
+
+
+class ToolSet(msgspec.Struct, frozen=True):
+    """Tools by label, in the order given."""
+
+    by_label: dict[str, Tool]
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool]) -> "ToolSet":
+        """The set of these tools, whose labels are distinct (`decode_tools` has seen to that)."""
+        return cls({label_of(tool.name, tool.namespace): tool for tool in tools})
+
+    def documents(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """Each tool in the form chat templates expect, as a value and as JSON text."""
+        for label, tool in self.by_label.items():
+            function = {"name": label, "description": tool.description, "parameters": parameters_of(tool)}
+            document = {"type": "function", "function": function}
+            yield document, to_json(document)
+
+    def callable_under(self, choice: ToolChoice) -> frozenset[str]:
+        """Labels that a step with this tool_choice may call. `allowed` names tools by name or by label."""
+        if choice.mode == "none":
+            return frozenset()
+        return frozenset(
+            label
+            for label, tool in self.by_label.items()
+            if choice.allowed is None or label in choice.allowed or tool.name in choice.allowed
+        )
+
+
+def parameters_of(tool: Tool) -> dict[str, Any]:
+    """The JSON schema of what the model writes as arguments: an object, also for a custom tool's free input."""
+    if tool.kind == "custom":
+        return _FREE_INPUT
+    schema = tool.parameters or {}
+    return schema if schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"} else {"type": "object"} | schema

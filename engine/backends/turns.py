@@ -1,0 +1,247 @@
+"""Items to the turns of a chat template.
+
+Neighbouring items of the model's side (reasoning, text, calls) are one turn, as they were when they were sampled. Every
+output is a turn of its own. All texts that came from somewhere else are put aside in `Contents`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.backends.families import Family
+from engine.backends.template import Contents, Turn, to_json
+from engine.backends.toolset import label_of
+from engine.errors import RequestError
+from engine.items import (
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    ComputerCall,
+    ComputerCallOutput,
+    ComputerScreenshot,
+    Content,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Hosted,
+    InputFile,
+    InputImage,
+    Item,
+    LocalShellCall,
+    LocalShellCallOutput,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    Message,
+    Reasoning,
+    Refusal,
+    ShellCall,
+    ShellCallOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
+)
+
+_MAX_NOTE_CHARS: Final = 4000  # of a hosted item's note: enough for search results, short of filling a small context
+
+_Call = (
+    FunctionCall
+    | CustomToolCall
+    | LocalShellCall
+    | ShellCall
+    | ApplyPatchCall
+    | ComputerCall
+    | ToolSearchCall
+    | McpApprovalRequest
+)
+
+
+def turns_of(items: Sequence[Item], family: Family, contents: Contents, *, system_role: str = "system") -> list[Turn]:
+    """The turns of `items`; `system_role` is what a system or developer message becomes.
+
+    Raises RequestError with a path such as `[2].content[0]` for content that is not text.
+    """
+    builder = _Builder(family, contents, system_role)
+    for index, item in enumerate(items):
+        try:
+            builder.add(item)
+        except RequestError as error:
+            raise error.at(f"[{index}]") from error
+    return builder.finish()
+
+
+class _Builder:
+    def __init__(self, family: Family, contents: Contents, system_role: str) -> None:
+        self._family = family
+        self._contents = contents
+        self._system_role = system_role
+        self._turns: list[Turn] = []
+        self._own: _OwnTurn | None = None
+
+    def add(self, item: Item) -> None:
+        match item:
+            case Message(role="assistant"):
+                self._own_turn().texts.append(text_only(item.content, "content"))
+            case Message(role="user"):
+                self._turn("user", text_only(item.content, "content"))
+            case Message():
+                self._turn(self._system_role, text_only(item.content, "content"))
+            case Reasoning():
+                self._own_turn().thoughts += [part.text for part in item.content or ()]
+            case Hosted():
+                self._turn(self._system_role, hosted_note(item))
+            case _ if isinstance(item, _Call):
+                self._own_turn().calls.append(item)
+            case _:
+                self._output(output_text(item), getattr(item, "call_id", None))
+
+    def finish(self) -> list[Turn]:
+        self._end_own_turn()
+        return self._turns
+
+    def _turn(self, role: str, text: str) -> None:
+        self._end_own_turn()
+        self._turns.append({"role": role, "content": self._contents.put(text)})
+
+    def _output(self, text: str, call_id: Any) -> None:
+        self._end_own_turn()
+        content = self._contents.put(text)
+        family = self._family
+        if family.shows_tools:
+            turn = {"role": "tool", "content": content, "tool_call_id": self._contents.put(str(call_id or ""))}
+        else:
+            turn = {"role": family.output_role, "content": f"{family.output_open}\n{content}\n{family.output_close}"}
+        self._turns.append(turn)
+
+    def _own_turn(self) -> "_OwnTurn":
+        self._own = self._own or _OwnTurn()
+        return self._own
+
+    def _end_own_turn(self) -> None:
+        own, self._own = self._own, None
+        if own and (own.texts or own.calls):
+            # Thoughts alone make no turn: templates drop those of earlier turns, and most models never see them again.
+            self._turns.append(own.turn(self._family, self._contents))
+
+
+class _OwnTurn:
+    """What the model once wrote in one turn."""
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        self.texts: list[str] = []
+        self.calls: list[_Call] = []
+
+    def turn(self, family: Family, contents: Contents) -> Turn:
+        text = contents.put("\n\n".join(self.texts)) if self.texts else ""
+        if not family.shows_tools:
+            lines = [text, *self._written(family, contents)]
+            return {"role": "assistant", "content": "\n".join(filter(None, lines))}
+        turn: dict[str, Any] = {"role": "assistant", "content": text}
+        if self.thoughts and family.reasoning:
+            turn["reasoning_content"] = contents.put("".join(self.thoughts))
+        if self.calls:
+            turn["tool_calls"] = [_structured(call, contents) for call in self.calls]
+        return turn
+
+    def _written(self, family: Family, contents: Contents) -> list[str]:
+        return [
+            f'{family.call_open}\n{{"name": {contents.put(to_json(call_label(call)))}, '
+            f'"arguments": {contents.put(call_arguments(call))}}}\n{family.call_close}'
+            for call in self.calls
+        ]
+
+
+def _structured(call: _Call, contents: Contents) -> dict[str, Any]:
+    text = call_arguments(call)
+    try:
+        value: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = None
+    function = {"name": contents.put(call_label(call)), "arguments": contents.put_json(value, text)}
+    return {"type": "function", "id": contents.put(str(getattr(call, "call_id", "") or "")), "function": function}
+
+
+# --- texts -------------------------------------------------------------------------------------------------------
+
+
+def text_only(content: Content, field: str) -> str:
+    """The text of a content. Raises RequestError naming `field[j]` for a part that is not text."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        if isinstance(part, InputImage | InputFile | ComputerScreenshot):
+            kind = part.__struct_config__.tag
+            raise RequestError(f"This model takes text only, not '{kind}'.", param=f"{field}[{index}]")
+        texts.append(part.refusal if isinstance(part, Refusal) else part.text)
+    return "".join(texts)
+
+
+def call_label(call: _Call) -> str:
+    """The name by which the model made this call."""
+    match call:
+        case FunctionCall() | CustomToolCall():
+            return label_of(call.name, call.namespace or None)
+        case McpApprovalRequest():
+            return call.name
+        case _:
+            return str(call.__struct_config__.tag).removesuffix("_call")
+
+
+def call_arguments(call: _Call) -> str:
+    """The arguments of a call as the JSON text that the model wrote, or would have written."""
+    match call:
+        case FunctionCall() | McpApprovalRequest():
+            return call.arguments
+        case CustomToolCall():
+            return to_json({"input": call.input})
+        case LocalShellCall() | ShellCall():
+            return to_json(call.action)
+        case ApplyPatchCall():
+            return to_json(call.operation)
+        case ComputerCall():
+            return to_json(call.action or {"actions": call.actions or []})
+        case ToolSearchCall():
+            return call.arguments if isinstance(call.arguments, str) else to_json(call.arguments)
+
+
+def output_text(item: Item) -> str:
+    """What a call's answer tells the model. Raises RequestError naming `output…` for what is not text."""
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return text_only(item.output, "output")
+        case LocalShellCallOutput():
+            return item.output
+        case ShellCallOutput():
+            return to_json(item.output)
+        case ApplyPatchCallOutput():
+            return "\n".join(filter(None, [item.status, item.output or ""]))
+        case ToolSearchOutput():
+            return to_json(item.tools)
+        case McpApprovalResponse():
+            return "\n".join(filter(None, ["approved" if item.approve else "denied", item.reason or ""]))
+        case ComputerCallOutput():
+            raise RequestError("This model takes text only, not 'computer_screenshot'.", param="output")
+        case _:
+            raise RequestError(f"Items of type '{item.__class__.__name__}' cannot be given to a model.", param="type")
+
+
+def hosted_note(item: Hosted) -> str:
+    """A hosted tool's item in a line or two: what was done, with what, and what came out."""
+    data = item.data
+    what = " ".join(str(data[key]) for key in ("server_label", "name") if data.get(key))
+    asked = data.get("arguments") or data.get("action") or data.get("queries") or data.get("code")
+    came = data.get("output") or data.get("results") or data.get("outputs") or data.get("error")
+    lines = [f"[{item.type}{': ' + what if what else ''}]"]
+    lines += [_readable(part) for part in (asked, came) if part]
+    if len(lines) == 1:
+        rest = {key: value for key, value in data.items() if key not in _NOISE}
+        lines += [to_json(rest)] if rest else []
+    return "\n".join(lines)[:_MAX_NOTE_CHARS]
+
+
+_NOISE: Final = frozenset({"type", "id", "status", "encrypted_content", "result"})
+
+
+def _readable(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value)
