@@ -1,12 +1,12 @@
-"""grammar.py: the three modes, as tables of logits in and ids out, and replay."""
+"""guide.py: the three modes, as tables of logits in and ids out, and replay."""
 
 import numpy as np
 import pytest
-from tiny_model import STOP_ID, VOCAB_SIZE, save_tokenizer
 from tokenizers import Tokenizer
 
 from engine.backends.constraint import Constraint
-from engine.backends.grammar import GrammarError, Grammars, Guide
+from engine.backends.guide import GrammarError, Guide, Guides
+from tests.tiny_model import STOP_ID, VOCAB_SIZE, save_tokenizer
 
 CALL = 'start: "<" "call>" ("a" | "b") ">"'
 
@@ -17,9 +17,9 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def grammars(tmp_path_factory):
-    file = save_tokenizer(tmp_path_factory.mktemp("grammars"))
-    return Grammars(file, vocab_size=VOCAB_SIZE, stop_ids=[STOP_ID])
+def guides(tmp_path_factory):
+    file = save_tokenizer(tmp_path_factory.mktemp("guides"))
+    return Guides(file, vocab_size=VOCAB_SIZE, stop_ids=[STOP_ID])
 
 
 def likes(tokenizer, *texts: str, logit: float = 10.0) -> np.ndarray:
@@ -47,37 +47,37 @@ def text_of(tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_always_holds_from_the_first_token_and_stops_when_complete(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL))
+def test_always_holds_from_the_first_token_and_stops_when_complete(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL))
     assert text_of(tokenizer, run(guide, tokenizer, ["b", "x", "x"])) == "<call>b><|im_end|>"
 
 
-def test_always_hands_out_what_is_forced_before_any_draw(grammars, tokenizer):
-    assert text_of(tokenizer, grammars.guide(Constraint(CALL)).start()) == "<call>"
+def test_always_hands_out_what_is_forced_before_any_draw(guides, tokenizer):
+    assert text_of(tokenizer, guides.guide(Constraint(CALL)).start()) == "<call>"
 
 
-def test_a_choice_that_is_not_allowed_is_not_drawn(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL))
+def test_a_choice_that_is_not_allowed_is_not_drawn(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL))
     assert text_of(tokenizer, run(guide, tokenizer, ["z"])) in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
 
 
-def test_a_complete_grammar_that_could_go_on_allows_the_stop_id(grammars, tokenizer):
-    guide = grammars.guide(Constraint('start: "a" "b"?'))
+def test_a_complete_grammar_that_could_go_on_allows_the_stop_id(guides, tokenizer):
+    guide = guides.guide(Constraint('start: "a" "b"?'))
     assert text_of(tokenizer, run(guide, tokenizer, ["<|im_end|>"])) == "a<|im_end|>"
-    guide = grammars.guide(Constraint('start: "a" "b"?'))
+    guide = guides.guide(Constraint('start: "a" "b"?'))
     assert text_of(tokenizer, run(guide, tokenizer, ["b"])) == "ab<|im_end|>"
 
 
-def test_the_stop_id_may_not_come_before_the_grammar_is_complete(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL))
+def test_the_stop_id_may_not_come_before_the_grammar_is_complete(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL))
     guide.start()
     row = likes(tokenizer, "<|im_end|>")
     guide.restrict(row)
     assert row[STOP_ID] == -np.inf
 
 
-def test_ids_beyond_the_tokenizer_may_not_come(grammars, tokenizer):
-    guide = grammars.guide(Constraint("start: /.*/"))
+def test_ids_beyond_the_tokenizer_may_not_come(guides, tokenizer):
+    guide = guides.guide(Constraint("start: /.*/"))
     guide.start()
     row = np.zeros(VOCAB_SIZE, np.float32)
     guide.restrict(row)
@@ -89,13 +89,13 @@ def decide(tokenizer, threshold: float) -> Constraint:
     return Constraint(CALL, "decide", tokenizer.token_to_id("<"), threshold)
 
 
-def test_decide_at_the_threshold_holds_the_grammar(grammars, tokenizer):
-    guide = grammars.guide(decide(tokenizer, -20.0))
+def test_decide_at_the_threshold_holds_the_grammar(guides, tokenizer):
+    guide = guides.guide(decide(tokenizer, -20.0))
     assert text_of(tokenizer, run(guide, tokenizer, ["h", "a", "x"])) == "<call>a><|im_end|>"
 
 
-def test_decide_below_the_threshold_frees_the_step_but_for_the_first_trigger(grammars, tokenizer):
-    guide = grammars.guide(decide(tokenizer, -0.0001))
+def test_decide_below_the_threshold_frees_the_step_but_for_the_first_trigger(guides, tokenizer):
+    guide = guides.guide(decide(tokenizer, -0.0001))
     assert guide.start() == []
     row = likes(tokenizer, "<", "h", logit=3.0)
     guide.restrict(row)
@@ -108,55 +108,55 @@ def test_decide_below_the_threshold_frees_the_step_but_for_the_first_trigger(gra
     assert guide.advance(tokenizer.token_to_id("<")) == []
 
 
-def test_on_trigger_is_free_until_the_trigger_and_after_the_grammar(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
+def test_on_trigger_is_free_until_the_trigger_and_after_the_grammar(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
     texts = ["h", "i", "<", "a", "b", "<", "b", "<|im_end|>"]
     assert text_of(tokenizer, run(guide, tokenizer, texts)) == "hi<call>a>b<call>b><|im_end|>"
 
 
-def test_on_trigger_may_end_before_the_trigger(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
+def test_on_trigger_may_end_before_the_trigger(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
     assert text_of(tokenizer, run(guide, tokenizer, ["h", "<|im_end|>"])) == "h<|im_end|>"
 
 
 @pytest.mark.parametrize("mode", ["always", "decide", "on_trigger"])
-def test_a_replayed_guide_goes_on_where_the_first_one_was(grammars, tokenizer, mode):
+def test_a_replayed_guide_goes_on_where_the_first_one_was(guides, tokenizer, mode):
     constraint = Constraint(CALL, mode, tokenizer.token_to_id("<"), -50.0)
     texts = {"always": ["a"], "decide": ["h", "a"], "on_trigger": ["h", "<", "a", "b", "<"]}[mode]
-    ids = run(grammars.guide(constraint), tokenizer, texts)
+    ids = run(guides.guide(constraint), tokenizer, texts)
     for cut in range(len(ids)):
-        guide = grammars.guide(constraint)
+        guide = guides.guide(constraint)
         forced = guide.start(ids[:cut])
         assert ids[cut : cut + len(forced)] == forced[: len(ids) - cut]
         assert (STOP_ID in ids) == (mode != "on_trigger")
 
 
-def test_a_guide_does_not_disturb_the_next_one_of_the_same_grammar(grammars, tokenizer):
-    first, second = grammars.guide(Constraint(CALL)), grammars.guide(Constraint(CALL))
+def test_a_guide_does_not_disturb_the_next_one_of_the_same_grammar(guides, tokenizer):
+    first, second = guides.guide(Constraint(CALL)), guides.guide(Constraint(CALL))
     assert first.start() == second.start()
     assert first.advance(tokenizer.token_to_id("a")) == second.advance(tokenizer.token_to_id("a"))
 
 
-def test_many_grammars_do_not_pile_up(grammars):
+def test_many_guides_do_not_pile_up(guides):
     for number in range(100):
-        grammars.guide(Constraint(f'start: "n{number}"'))
-    assert len(grammars._matchers) == 64
+        guides.guide(Constraint(f'start: "n{number}"'))
+    assert len(guides._matchers) == 64
 
 
-def test_no_grammar_is_an_error_with_its_reason(grammars):
+def test_no_grammar_is_an_error_with_its_reason(guides):
     with pytest.raises(GrammarError, match="unknown"):
-        grammars.guide(Constraint("start: nothing"))
+        guides.guide(Constraint("start: nothing"))
 
 
-def test_an_id_against_the_grammar_is_an_error(grammars, tokenizer):
-    guide = grammars.guide(Constraint(CALL))
+def test_an_id_against_the_grammar_is_an_error(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL))
     guide.start()
     with pytest.raises(GrammarError):
         guide.advance(tokenizer.token_to_id("z"))
 
 
-def test_json_schema_arguments_come_out_valid(grammars, tokenizer):
+def test_json_schema_arguments_come_out_valid(guides, tokenizer):
     schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}'
     grammar = f"start: %json {schema}"
-    ids = run(grammars.guide(Constraint(grammar)), tokenizer, ["{", '"', ":", "7", "}", "<|im_end|>"])
+    ids = run(guides.guide(Constraint(grammar)), tokenizer, ["{", '"', ":", "7", "}", "<|im_end|>"])
     assert '"n":' in text_of(tokenizer, ids).replace(" ", "")

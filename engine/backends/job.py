@@ -1,0 +1,101 @@
+"""One sampling step in the worker: what it drew, what its grammar forces, when it ends and where its time went."""
+
+from typing import Any, Literal, Protocol
+
+from engine.backends.frames import Finished, Sample
+from engine.backends.guide import Guides
+from engine.backends.sampling import Penalties, Row, Sampler
+
+
+class KV(Protocol):
+    """See `ragged.KV`."""
+
+    @property
+    def length(self) -> int: ...
+    def crop(self, length: int) -> None: ...
+    def copy(self, length: int) -> Any: ...
+
+
+class Context:
+    """One sequence. `is_early`: pending ids may be computed although no job asks for it."""
+
+    def __init__(self, kv: KV, ids: list[int]) -> None:
+        self.kv = kv
+        self.ids = ids
+        self.is_early = False
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.ids) - self.kv.length
+
+    def cut(self, length: int) -> None:
+        del self.ids[length:]
+        self.kv.crop(length)
+
+
+class Job:
+    """One sampling step on a context; knows its own ids, its grammar's state and where its time went."""
+
+    def __init__(self, ask: Sample, context: Context, guides: Guides, now: float) -> None:
+        """Raises GrammarError."""
+        self.ask = ask
+        self.context = context
+        self.num_left = ask.max_tokens
+        self.sampler = Sampler(ask.temperature, ask.top_p, ask.presence_penalty, ask.frequency_penalty, ask.seed)
+        self.penalties = Penalties(self.sampler)
+        self.guide = guides.guide(ask.constraint) if ask.constraint else None
+        context.kv.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
+        self.reused = context.kv.length
+        self.prefilled = context.num_pending
+        self.began = now
+        self.fed: float | None = None
+        self.drew: float | None = None
+
+    def start(self) -> list[int]:
+        """Ids that the grammar forces before the first draw. Raises GrammarError."""
+        own = self.context.ids[len(self.context.ids) - self.ask.num_sampled :]
+        self.penalties.count(own)
+        return self._noted(self.guide.start(own)) if self.guide else []
+
+    def draw(self, row: Row) -> list[int]:
+        """The next id, and those forced after it. Changes `row`. Raises GrammarError, ValueError."""
+        if self.guide:
+            self.guide.restrict(row)
+        self.penalties.apply(row)
+        drawn = self.sampler.draw(row, len(self.context.ids))
+        return self._noted([drawn, *(self.guide.advance(drawn) if self.guide else ())])
+
+    def _noted(self, ids: list[int]) -> list[int]:
+        self.penalties.count(ids)
+        return ids
+
+    def keep(self, ids: list[int]) -> list[int]:
+        """Append what of `ids` fits before the end of the job; returns that."""
+        stop = next((index + 1 for index, id_ in enumerate(ids) if id_ in self.ask.stop_ids), len(ids))
+        kept = ids[: min(stop, self.num_left)]
+        self.context.ids += kept
+        self.num_left -= len(kept)
+        return kept
+
+    @property
+    def end(self) -> Literal["stop", "length"] | None:
+        """Why the job is over, None while it is not."""
+        has_sampled = self.ask.num_sampled > 0 or self.num_left < self.ask.max_tokens
+        if has_sampled and self.context.ids[-1] in self.ask.stop_ids:
+            return "stop"
+        return "length" if self.num_left <= 0 else None
+
+    def finished(self, now: float) -> Finished:
+        """The report of the end. A job that needed no step of the model has no times."""
+        fed = self.fed if self.fed is not None else now
+        drew = self.drew if self.drew is not None else now
+        return Finished(
+            self.ask.seq,
+            self.ask.job,
+            self.end or "length",
+            self.reused,
+            0 if self.fed is None else self.prefilled,
+            queue_ms=1e3 * (fed - self.began),
+            prefill_ms=1e3 * (drew - fed),
+            sampling_ms=1e3 * (now - drew),
+        )

@@ -1,0 +1,147 @@
+"""The worker's sequences and jobs: commands in, steps through the model, reports out. No I/O, no torch.
+
+A sequence is a list of ids and the KV of a first part of them. The rest is *pending*: given ids that were not computed
+yet, and always the id that was sampled last, since its KV is only needed when something follows it. So nothing goes
+through the model twice, and nothing is left out. A job begins by computing what is pending, then draws, appends what
+it drew (and what its grammar forced thereafter), and so on until a stop id or its limit.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.frames import Adopt, Command, Drop, Extend, Failed, Report, Sample, Sampled, Stop
+from engine.backends.guide import GrammarError, Guides
+from engine.backends.job import KV, Context, Job
+from engine.backends.scheduler import CHUNK, Kind, Want, plan
+
+
+class Model(Protocol):
+    """See `model.Model`."""
+
+    def new_kv(self) -> Any: ...
+    def step(self, work: Sequence[tuple[Any, Sequence[int]]]) -> NDArray[np.float32]: ...
+
+
+class Jobs:
+    """All of a worker's sequences and jobs."""
+
+    def __init__(self, model: Model, guides: Guides, now: Callable[[], float], chunk: int = CHUNK) -> None:
+        """now: seconds of a clock that never goes back."""
+        self._model = model
+        self._guides = guides
+        self._now = now
+        self._chunk = chunk
+        self._contexts: dict[int, Context] = {}
+        self._jobs: dict[int, Job] = {}  # by sequence, oldest first
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether `step` would do nothing."""
+        return not any(self._wants())
+
+    def handle(self, command: Command) -> Iterator[Report]:
+        """Carry out a command; reports only when a job fails or ends at once. Use the iterator up."""
+        match command:
+            case Extend():
+                self._extend(command)
+            case Adopt():
+                self._adopt(command)
+            case Sample():
+                yield from self._begin(command)
+            case Stop():
+                self._stop(command)
+            case Drop():
+                self._jobs.pop(command.seq, None)
+                self._contexts.pop(command.seq, None)
+
+    def step(self) -> Iterator[Report]:
+        """Take one batch through the model and draw where a context is complete. Use the iterator up."""
+        batch = list(plan(self._wants(), self._chunk))
+        if not batch:
+            return
+        began = self._now()
+        rows = self._model.step([self._part(seq, count) for seq, count in batch])
+        ended = self._now()
+        for (seq, _), row in zip(batch, rows, strict=True):
+            if job := self._jobs.get(seq):
+                job.fed = began if job.fed is None else job.fed
+                if not job.context.num_pending:
+                    job.drew = ended if job.drew is None else job.drew
+                    yield from self._go_on(job, partial(job.draw, row))
+
+    def _wants(self) -> Iterator[Want]:
+        for seq, job in self._jobs.items():
+            yield Want(seq, Kind.PROMPT if job.drew is None else Kind.SAMPLING, job.context.num_pending)
+        for seq, context in self._contexts.items():
+            # one id stays pending: a job needs one to have a row to draw from
+            if context.is_early and seq not in self._jobs and context.num_pending > 1:
+                yield Want(seq, Kind.EARLY, context.num_pending - 1)
+
+    def _part(self, seq: int, count: int) -> tuple[KV, list[int]]:
+        context = self._contexts[seq]
+        start = context.kv.length
+        return context.kv, context.ids[start : start + count]
+
+    def _extend(self, command: Extend) -> None:
+        self._jobs.pop(command.seq, None)
+        context = self._contexts.get(command.seq) or Context(self._model.new_kv(), [])
+        if command.base > len(context.ids):  # the server believes that we have more: a Sample will tell it
+            self._contexts.pop(command.seq, None)
+            return
+        context.cut(command.base)
+        context.ids += command.ids
+        context.is_early = True
+        self._contexts[command.seq] = context
+
+    def _adopt(self, command: Adopt) -> None:
+        source = self._contexts.get(command.source)
+        if source is None:
+            return
+        if command.move:
+            del self._contexts[command.source]
+            source.cut(command.keep)
+            self._contexts[command.seq] = source
+        else:
+            self._contexts[command.seq] = Context(source.kv.copy(command.keep), source.ids[: command.keep])
+
+    def _stop(self, command: Stop) -> None:
+        job = self._jobs.get(command.seq)
+        if job and job.ask.job == command.job:
+            del self._jobs[command.seq]
+            job.context.is_early = False
+
+    def _begin(self, ask: Sample) -> Iterator[Report]:
+        context = self._contexts.get(ask.seq)
+        if context is None or not context.ids:
+            yield Failed(ask.seq, ask.job, "the worker does not have this sequence", is_lost=True)
+            return
+        try:
+            job = Job(ask, context, self._guides, self._now())
+        except GrammarError as error:
+            yield Failed(ask.seq, ask.job, str(error))
+            return
+        self._jobs[ask.seq] = job
+        yield from self._go_on(job, list if job.end else job.start)
+
+    def _go_on(self, job: Job, more: Callable[[], list[int]]) -> Iterator[Report]:
+        """Append more ids to a job, and end it if that was its last."""
+        seq, number = job.ask.seq, job.ask.job
+        try:
+            ids = job.keep(more())
+        except (GrammarError, ValueError) as error:
+            self._end(job)
+            yield Failed(seq, number, str(error))
+            return
+        if ids:
+            yield Sampled(seq, number, ids)
+        if job.end:
+            self._end(job)
+            yield job.finished(self._now())
+
+    def _end(self, job: Job) -> None:
+        del self._jobs[job.ask.seq]
+        job.context.is_early = False

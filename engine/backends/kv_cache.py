@@ -1,0 +1,146 @@
+"""What the server knows of the KV in its worker: who holds how much, who must give way, whose may be taken over.
+
+An entry is *running* while its sequence is sampled from, *paused* between steps, and *retired* when its run is over:
+then it is a prefix that another run may adopt. When all together exceed the budget, retired entries go first, then
+paused ones, the ones not used for longest first; a running one never. What goes is KV only: tokens stay in their logs.
+
+Pure bookkeeping: the caller tells the worker.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from engine.tokens import TokenLog
+
+# Below this a copy and a frame are not worth it: a step of 16 tokens takes as long as one of a single token.
+MIN_ADOPTED = 16
+
+
+class Use(IntEnum):
+    """In the order in which entries give way."""
+
+    RETIRED = 0
+    PAUSED = 1
+    RUNNING = 2
+
+
+class Entry(msgspec.Struct):
+    """KV of the first `num_tokens` ids of a segment of a token log."""
+
+    tokens: TokenLog
+    segment: int
+    num_tokens: int
+    use: Use
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the log still is at the segment that the worker knows."""
+        return self.segment == self.tokens.segment
+
+
+class Match(NamedTuple):
+    """`source` shares its first `keep` ids. `move`: it is of no use beyond that, so its KV need not be copied."""
+
+    source: int
+    keep: int
+    move: bool
+
+
+class KVCache:
+    """Entries by sequence number, the one not used for longest first."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """max_tokens: the budget over all entries."""
+        self._max_tokens = max_tokens
+        self._entries: dict[int, Entry] = {}
+        self._num_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens held by all entries."""
+        return self._num_tokens
+
+    def set_budget(self, max_tokens: int) -> None:
+        """Change the budget; `evict` says what follows from it."""
+        self._max_tokens = max_tokens
+
+    def held(self, seq: int) -> int:
+        """Ids of the sequence's present context that the worker has."""
+        entry = self._entries.get(seq)
+        return entry.num_tokens if entry and entry.is_current else 0
+
+    def put(self, seq: int, tokens: TokenLog, num_tokens: int, use: Use) -> None:
+        """The worker now has the first `num_tokens` ids of `tokens`; makes the entry the one used last."""
+        self.drop(seq)
+        self._entries[seq] = Entry(tokens, tokens.segment, num_tokens, use)
+        self._num_tokens += num_tokens
+
+    def mark(self, seq: int, use: Use) -> None:
+        """Change what an entry is used for; no entry is no error."""
+        if entry := self._entries.pop(seq, None):
+            entry.use = use
+            self._entries[seq] = entry
+
+    def drop(self, seq: int) -> None:
+        """The worker has nothing of it any more."""
+        if entry := self._entries.pop(seq, None):
+            self._num_tokens -= entry.num_tokens
+
+    def clear(self) -> None:
+        """The worker died."""
+        self._entries.clear()
+        self._num_tokens = 0
+
+    def evict(self) -> list[int]:
+        """Drop entries until the rest fits, or only running ones are left; their sequence numbers."""
+        dropped = []
+        for seq in self._giving_way():
+            if self._num_tokens <= self._max_tokens:
+                break
+            self.drop(seq)
+            dropped.append(seq)
+        return dropped
+
+    def _giving_way(self) -> list[int]:
+        candidates = [(seq, entry.use) for seq, entry in self._entries.items() if entry.use is not Use.RUNNING]
+        return [seq for seq, _ in sorted(candidates, key=lambda candidate: candidate[1])]
+
+    def match(self, seq: int, tokens: TokenLog) -> Match | None:
+        """The entry that shares the longest prefix with a context, if that is worth taking over.
+
+        At least one id is left out, since there must be one to sample from.
+        """
+        wanted = _packed(tokens.context())
+        best: Match | None = None
+        for source, entry in self._sources(seq):
+            held = _packed(entry.tokens.context())[: 4 * entry.num_tokens]
+            keep = min(common_prefix(wanted, held) // 4, len(tokens) - 1)
+            if keep >= max(MIN_ADOPTED, best.keep + 1 if best else 0):
+                # a retired context of which less than half is shared may serve others better than us
+                best = Match(source, keep, move=entry.use is Use.RETIRED and 2 * keep >= entry.num_tokens)
+        return best
+
+    def _sources(self, seq: int) -> Iterator[tuple[int, Entry]]:
+        return ((source, entry) for source, entry in self._entries.items() if source != seq and entry.is_current)
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    """Four bytes an id."""
+    return memoryview(ids).tobytes()  # type: ignore[arg-type]  # TokenLog hands out array("I")
+
+
+def common_prefix(left: bytes, right: bytes) -> int:
+    """Length of the longest common prefix, by halving: a handful of memcmp."""
+    same, beyond = 0, min(len(left), len(right))
+    if left[:beyond] == right[:beyond]:
+        return beyond
+    while beyond - same > 1:
+        middle = (same + beyond) // 2
+        if left[same:middle] == right[same:middle]:
+            same = middle
+        else:
+            beyond = middle
+    return same
