@@ -235,7 +235,7 @@ def _is_part(answer: Answer) -> bool:
 
 
 def _offset(part: Streamable) -> int:
-    return 0 if part.offset is msgspec.UNSET else part.offset
+    return part.offset or 0
 
 
 def _join(text: str, part: Streamable) -> str:

@@ -9,7 +9,7 @@ EngineError
 Codes are OpenAI's, byte for byte, where OpenAI has one: clients decide by them whether to retry.
 """
 
-from typing import Any
+from typing import Any, Self
 
 
 class EngineError(Exception):
@@ -40,12 +40,11 @@ class RequestError(EngineError):
     code = "invalid_value"
     kind = "invalid_request_error"
 
-    def at(self, prefix: str) -> "RequestError":
+    def at(self, prefix: str) -> Self:
         """The same error seen from one level further out: `at("input[2]")` turns `call_id` into `input[2].call_id`."""
         inner = self.param or ""
         joint = "" if not inner or inner.startswith("[") else "."
-        self.param = f"{prefix}{joint}{inner}"
-        return self
+        return type(self)(self.message, param=f"{prefix}{joint}{inner}", code=self.code, status=self.status)
 
 
 class NotFound(RequestError):

@@ -7,7 +7,7 @@ written, because strict clients accept a value or nothing but no null.
 Source: the Responses API's input and output item unions (openai-python's `ResponseInputItem`, `ResponseOutputItem`).
 """
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,10 +15,16 @@ from msgspec import UNSET, UnsetType
 from engine.errors import RequestError
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=False, tag_field="type", kw_only=True):
     """Base of all parts and items: immutable, tagged by `type`."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) is None:
+                msgspec.structs.force_setattr(self, name, UNSET)
 
 
 # --- content parts -----------------------------------------------------------------------------------------------
@@ -47,16 +53,16 @@ class ReasoningText(_Value, tag="reasoning_text", frozen=True):
 
 
 class InputImage(_Value, tag="input_image", frozen=True):
-    image_url: str | None = None
-    file_id: str | None = None
-    detail: str | None = None
+    image_url: str | UnsetType | None = UNSET
+    file_id: str | UnsetType | None = UNSET
+    detail: str | UnsetType | None = UNSET
 
 
 class InputFile(_Value, tag="input_file", frozen=True):
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
+    file_data: str | UnsetType | None = UNSET
+    file_id: str | UnsetType | None = UNSET
+    file_url: str | UnsetType | None = UNSET
+    filename: str | UnsetType | None = UNSET
 
 
 class PlainText(_Value, tag="text", frozen=True):
@@ -64,8 +70,8 @@ class PlainText(_Value, tag="text", frozen=True):
 
 
 class ComputerScreenshot(_Value, tag="computer_screenshot", frozen=True):
-    image_url: str | None = None
-    file_id: str | None = None
+    image_url: str | UnsetType | None = UNSET
+    file_id: str | UnsetType | None = UNSET
 
 
 Part = (
@@ -191,7 +197,7 @@ class FunctionCallOutput(_Value, tag="function_call_output", frozen=True):
     output: Content
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
-    offset: int | UnsetType = UNSET
+    offset: Offset | UnsetType | None = UNSET
 
 
 class CustomToolCallOutput(_Value, tag="custom_tool_call_output", frozen=True):
@@ -199,7 +205,7 @@ class CustomToolCallOutput(_Value, tag="custom_tool_call_output", frozen=True):
     output: Content
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
-    offset: int | UnsetType = UNSET
+    offset: Offset | UnsetType | None = UNSET
 
 
 class LocalShellCallOutput(_Value, tag="local_shell_call_output", frozen=True):
@@ -339,8 +345,12 @@ def decode_items(raws: list[msgspec.Raw], *, param: str = "input") -> list[Item]
 
 
 def invalid_json(error: msgspec.DecodeError) -> RequestError:
-    """A decoding error as ours: msgspec writes `message - at `$.a[0].b``, which becomes message and param."""
+    """A decoding error as ours: msgspec writes `message - at `$.a[0].b``, which becomes message and param.
+
+    For a wrong key it writes `message - at `key` in `$.a``: the object is named, since keys are no JSON path.
+    """
     message, _, path = str(error).partition(" - at `")
+    path = path.removeprefix("key` in `")
     param = path.rstrip("`").removeprefix("$").removeprefix(".").removeprefix("[...]") or None
     missing = "missing required field" in message
     if missing:
@@ -390,9 +400,8 @@ def answer_key(answer: Answer) -> str:
 
 def item_id(item: Item) -> str | None:
     """The item's own id, if it has one."""
-    if isinstance(item, Hosted):
-        return item.data.get("id")
-    return item.id or None
+    own = item.data.get("id") if isinstance(item, Hosted) else item.id
+    return own if own and isinstance(own, str) else None
 
 
 def text_of(content: Content) -> str:

@@ -1,0 +1,133 @@
+"""Runs without a server, for tests of the pure machines: a Response, ids that count, and a record of what was live."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from engine.backends.base import CallDelta, CallEnd, CallStart, CallType, Delta, StepEnd, TextDelta
+from engine.events import encode_event
+from engine.frames import Create, decode_frame
+from engine.items import Item, decode_item
+from engine.request import RunRequest, read_create
+from engine.response import Response
+from engine.settings import Settings
+from engine.usage import Timing, count_usage
+
+SETTINGS = Settings()
+NOW = 1_700_000_000.5
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+NOTE = {"type": "custom", "name": "note"}
+
+
+def counting_ids() -> Any:
+    """A mint of ids that say how many of their kind there were: msg_0, msg_1, call_0."""
+    counts: Counter[str] = Counter()
+
+    def mint(prefix: str) -> str:
+        counts[prefix] += 1
+        return f"{prefix}_{counts[prefix] - 1}"
+
+    return mint
+
+
+def create(**fields: Any) -> Create:
+    """A create frame as the wire gives it."""
+    data = msgspec.json.encode({"type": "response.create", "input": "hi", **fields})
+    frame = decode_frame(data, max_depth=SETTINGS.max_json_depth)
+    assert isinstance(frame, Create)
+    return frame
+
+
+def request(settings: Settings = SETTINGS, **fields: Any) -> RunRequest:
+    """The run that such a frame asks for."""
+    return read_create(create(**fields), default_model="toy", settings=settings)
+
+
+def item(**fields: Any) -> Item:
+    """An item as the wire gives it."""
+    return decode_item(msgspec.json.encode(fields))
+
+
+def output(key: str, text: Any = "done", **fields: Any) -> Item:
+    """A function's output."""
+    return item(type="function_call_output", call_id=key, output=text, **fields)
+
+
+def user(text: str = "and now?") -> Item:
+    """A user message."""
+    return item(type="message", role="user", content=text)
+
+
+def call(arguments: str = "{}", *, name: str = "weather", kind: CallType = "function_call") -> list[Delta]:
+    """The deltas of one call."""
+    return [CallStart(kind, name), CallDelta(arguments), CallEnd()]
+
+
+def stop(reason: Any = "stop", *, given: int = 10, sampled: int = 3, cached: int = 4) -> StepEnd:
+    """The end of a step."""
+    return StepEnd(reason, count_usage(given, sampled, cached_tokens=cached), Timing(prefill_ms=1.0, sampling_ms=2.0))
+
+
+class Run:
+    """A Response that has started, and every event's JSON as it was when it was logged (`live`)."""
+
+    def __init__(self, *, settings: Settings = SETTINGS, **fields: Any) -> None:
+        self.response = Response("resp_0", request(settings, **fields), settings, counting_ids(), NOW)
+        self.live: list[bytes] = []
+        append = self.response.log.append
+
+        def record(event: Any) -> None:
+            append(event)
+            self.live.append(encode_event(event))
+
+        self.response.log.append = record  # type: ignore[method-assign]  # the machine keeps no hook for tests
+        self.response.start()
+
+    def step(self, *deltas: Delta | str | list[Delta], end: StepEnd | None = None) -> "Run":
+        """One whole sampling step; a string is text, a list is what `call` gives."""
+        self.feed(*deltas)
+        self.response.end_step(end or stop(), Timing(), NOW + 1)
+        return self
+
+    def feed(self, *deltas: Delta | str | list[Delta]) -> "Run":
+        """A part of a step."""
+        for delta in deltas:
+            for one in delta if isinstance(delta, list) else [delta]:
+                self.response.feed(TextDelta(one) if isinstance(one, str) else one)
+        return self
+
+    def append(self, *items: Item, choice: Any = None) -> bool:
+        """Check and commit, as the server does. True when the paused run goes on."""
+        return self.response.commit(self.response.check(list(items)), choice)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that was logged, in the form clients read."""
+        return [msgspec.json.decode(data) for data in self.live]
+
+    @property
+    def types(self) -> list[str]:
+        """The events' types without `response.`."""
+        return [event["type"].removeprefix("response.") for event in self.events]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest event."""
+        return self.events[-1]
+
+    def replayed(self) -> list[bytes]:
+        """What a reader that comes late gets."""
+        log = self.response.log
+        return [encode_event(log.read(seq)) for seq in range(log.oldest, log.next)]
+
+
+def json_paths_of_null(value: Any, path: str = "") -> list[str]:
+    """Where a decoded JSON value holds null."""
+    if value is None:
+        return [path]
+    if isinstance(value, dict):
+        return [found for key, inner in value.items() for found in json_paths_of_null(inner, f"{path}.{key}")]
+    if isinstance(value, list):
+        return [found for i, inner in enumerate(value) for found in json_paths_of_null(inner, f"{path}[{i}]")]
+    return []

@@ -1,0 +1,59 @@
+"""settings.py: where values come from, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine.settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"LONGLOOP_{name.upper()}", raising=False)
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "longloop.toml"
+    file.write_text("port = 1\npause_ttl_s = 2\nmax_lanes = 3\nallowed_origins = ['http://a']\n")
+    monkeypatch.setenv("LONGLOOP_PORT", "11")
+    monkeypatch.setenv("LONGLOOP_PAUSE_TTL_S", "12.5")
+    settings = load(file, port=21)
+    assert (settings.port, settings.pause_ttl_s, settings.max_lanes, settings.max_items) == (21, 12.5, 3, 20_000)
+    assert settings.allowed_origins == ["http://a"]
+    assert load().port == 11
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, 0) for name, field in Settings.model_fields.items() if name.startswith("max_") or name.endswith("_s")]
+    + [("port", -1), ("port", 70_000), ("lifecycle", "nonsense"), ("no_such_setting", 1), ("keep_open", "perhaps")],
+)
+def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match=name):
+        load(**{name: value})
+
+
+def test_unknown_setting_in_the_file_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "longloop.toml"
+    file.write_text("ports = 1\n")
+    with pytest.raises(ValidationError, match="ports"):
+        load(file)
+
+
+def test_settings_cannot_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().port = 5  # type: ignore[misc]
+
+
+def test_every_setting_is_described_and_says_its_unit() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        if field.annotation is float:
+            assert name.endswith("_s"), name
+
+
+def test_it_binds_to_loopback_unless_told() -> None:
+    assert (Settings().host, Settings().allow_remote, Settings().allowed_origins) == ("127.0.0.1", False, [])
