@@ -136,16 +136,21 @@ def _function(definition: _Definition, namespace: str | None) -> Tool:
 
 
 def _namespace(definition: _Definition) -> list[Tool]:
-    tools = []
+    name, tools = _name(definition), []
     for index, raw in enumerate(definition.tools or []):
         try:
-            found = _decode_tool(raw, _name(definition))
+            tools.append(_decode_member(raw, name))
         except RequestError as error:
             raise error.at(f"tools[{index}]") from error
-        if isinstance(found, str):
-            raise RequestError(f"Tool type '{found}' cannot be part of a namespace.", param=f"tools[{index}].type")
-        tools += found
     return tools
+
+
+def _decode_member(raw: msgspec.Raw, namespace: str) -> Tool:
+    """A tool of a namespace: a function or a custom tool, as the API has it."""
+    found = _decode_tool(raw, namespace)
+    if isinstance(found, str) or len(found) != 1 or found[0].kind not in ("function", "custom"):
+        raise RequestError("Only function and custom tools can be part of a namespace.", param="type")
+    return found[0]
 
 
 def _name(definition: _Definition) -> str:
