@@ -53,7 +53,7 @@ class TokenLog:
 
     def _append(self, ids: Iterable[int], *, sampled: bool) -> None:
         at = len(self._ids)
-        self._ids.extend(ids)
+        self._ids.extend(array("I", ids))  # by way of a copy: an id out of range must not leave those before it
         if len(self._ids) == at:
             return
         at_border = not self._starts or self._sampled[-1] != sampled or self._segments[-1] == at

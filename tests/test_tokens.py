@@ -1,0 +1,64 @@
+"""tokens.py: the log against the plainest model of it, a list of (segment, sampled, id)."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.tokens import TokenLog
+
+IDS = st.lists(st.integers(0, 2**32 - 1), max_size=5)
+MOVES = st.lists(st.one_of(st.tuples(st.sampled_from(["give", "sample"]), IDS), st.just(("segment", []))), max_size=12)
+
+
+@given(MOVES)
+def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[int]]]) -> None:
+    log, model, segment = TokenLog(), [], 0
+    for move, ids in moves:
+        if move == "segment":
+            segment += bool(model) and model[-1][0] == segment
+            log.start_segment()
+        else:
+            getattr(log, move)(ids)
+            model += [(segment, move == "sample", one) for one in ids]
+    context = [one for number, _, one in model if number == segment]
+    assert (log.total, log.segment, len(log)) == (len(model), segment, len(context))
+    assert list(log.context()) == context
+    for offset in range(len(context) + 1):
+        assert list(log.context_from(offset)) == context[offset:]
+    starts = [next(i for i, entry in enumerate(model) if entry[0] == number) for number in range(segment) if model]
+    for position in range(len(model) + 1):
+        spans = list(log.since(position))
+        assert [(span.segment, span.sampled, one) for span in spans for one in span.ids] == model[position:]
+        place = position
+        for span in spans:
+            start = starts[span.segment] if span.segment < len(starts) else len(model) - len(context)
+            assert span.ids and span.offset == place - start
+            place += len(span.ids)
+        borders = pairwise(spans)
+        assert all((a.segment, a.sampled) != (b.segment, b.sampled) for a, b in borders)
+
+
+def test_empty_log_has_no_spans() -> None:
+    log = TokenLog()
+    log.give([])
+    assert (list(log.since(0)), len(log), log.total, log.segment) == ([], 0, 0, 0)
+
+
+def test_starting_a_segment_twice_is_starting_it_once() -> None:
+    log = TokenLog()
+    log.start_segment()
+    log.give([1])
+    log.start_segment()
+    log.start_segment()
+    assert (log.segment, len(log), log.total) == (1, 0, 1)
+
+
+def test_id_that_does_not_fit_changes_nothing() -> None:
+    log = TokenLog()
+    log.give([1, 2])
+    with pytest.raises(OverflowError):
+        log.sample([3, -1])
+    assert list(log.context()) == [1, 2]
+    assert [span.ids for span in log.since(0)] == [[1, 2]]
