@@ -17,6 +17,9 @@ from engine.toolspec import Tool
 Input = str | list[msgspec.Raw]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+# JSON knows integers of any size; what goes on to a worker or an index has 64 bits, and JavaScript's exact ones 53.
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
     msgspec.Meta(max_length=16),
@@ -35,6 +38,8 @@ class Create(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     input: Input | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
     tools: list[msgspec.Raw] | None = None
     tool_choice: msgspec.Raw = msgspec.Raw(b"null")
     parallel_tool_calls: bool | None = None
@@ -43,9 +48,9 @@ class Create(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    seed: int | None = None
+    max_output_tokens: Positive | None = None
+    max_tool_calls: Positive | None = None
+    seed: Natural | None = None
     reasoning: Reasoning | None = None
     text: dict[str, Any] | None = None
     include: list[str] | None = None
@@ -82,7 +87,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     """`response.resume`: read a run from `starting_after` (exclusive, -1 for all) on this connection and lane."""
 
     response_id: str
-    starting_after: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
     stream_id: str | None = None
 
 
@@ -96,11 +101,16 @@ ClientFrame = Create | Append | Cancel | Resume | Processed
 
 
 class _Head(msgspec.Struct):
-    type: str
+    type: Any = None
     stream_id: Any = None
 
 
+class _Typed(msgspec.Struct):
+    type: str
+
+
 _HEAD: Final = msgspec.json.Decoder(_Head)
+_TYPED: Final = msgspec.json.Decoder(_Typed)
 _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "response.create": msgspec.json.Decoder(Create),
     "response.append": msgspec.json.Decoder(Append),
@@ -126,9 +136,10 @@ def decode_frame(data: bytes, *, max_depth: int) -> ClientFrame:
         _check_depth(data, max_depth)
         head = _HEAD.decode(data)
         stream_id = _check_stream_id(head.stream_id)
-        decoder = _DECODERS.get(head.type)
+        kind = head.type if isinstance(head.type, str) else _TYPED.decode(data).type
+        decoder = _DECODERS.get(kind)
         if decoder is None:
-            raise RequestError(f"Unknown event type '{head.type}'.", param="type", code="unknown_event_type")
+            raise RequestError(f"Unknown event type '{kind}'.", param="type", code="unknown_event_type")
         frame: ClientFrame = decoder.decode(data)
         return frame
     except RequestError as error:
@@ -203,6 +214,8 @@ def decode_tool_choice(raw: msgspec.Raw, tools: list[Tool]) -> ToolChoice:
         return ToolChoice(choice or "auto")
     if choice.type == "allowed_tools":
         names = frozenset(_known(entry, tools, f"tool_choice.tools[{i}]") for i, entry in enumerate(choice.tools))
+        if choice.mode == "required" and not names:
+            raise RequestError("'required' needs at least one tool.", param="tool_choice.tools")
         return ToolChoice(choice.mode, names)
     return ToolChoice("required", frozenset({_known({"type": choice.type, "name": choice.name}, tools, "tool_choice")}))
 
@@ -210,6 +223,8 @@ def decode_tool_choice(raw: msgspec.Raw, tools: list[Tool]) -> ToolChoice:
 def _known(entry: dict[str, Any], tools: list[Tool], param: str) -> str:
     """The name of the offered tool that an entry means: by name, or by kind for tools that have none."""
     name = entry.get("name") or entry.get("type")
+    if name == "computer_use_preview":
+        name = "computer"
     for tool in tools:
         if tool.name == name:
             return tool.name

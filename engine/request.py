@@ -71,8 +71,10 @@ def read_create(frame: Create, *, default_model: str, settings: Settings) -> Run
         raise RequestError("The input is empty.", param="input")
     raw_tools = frame.tools or []
     if len(raw_tools) > settings.max_tools:
-        raise RequestError(f"More than {settings.max_tools} tools.", param="tools", code="too_many_tools")
+        raise _too_many_tools(settings)
     tools, skipped = decode_tools(raw_tools, refuse_unknown=not settings.skip_unknown_tools)
+    if len(tools) > settings.max_tools:  # a namespace holds several
+        raise _too_many_tools(settings)
     return RunRequest(
         items=items,
         tools=tools,
@@ -85,6 +87,10 @@ def read_create(frame: Create, *, default_model: str, settings: Settings) -> Run
     )
 
 
+def _too_many_tools(settings: Settings) -> RequestError:
+    return RequestError(f"More than {settings.max_tools} tools.", param="tools", code="too_many_tools")
+
+
 def _refuse_unsupported(frame: Create) -> None:
     if frame.previous_response_id is not None:
         raise RequestError(
@@ -92,6 +98,10 @@ def _refuse_unsupported(frame: Create) -> None:
             param="previous_response_id",
             code="previous_response_not_found",
         )
+    # Both would bring input of their own, so ignoring them would answer another question than the one asked.
+    for name in ("conversation", "prompt"):
+        if getattr(frame, name) is not None:
+            raise RequestError(f"Unsupported parameter: '{name}'.", param=name, code="unsupported_parameter")
     if frame.truncation == "auto":
         raise RequestError("'auto' is not supported; the context is never cut silently.", param="truncation")
 
@@ -109,7 +119,7 @@ def _echo(frame: Create, default_model: str, skipped: list[SkippedTool], setting
         tools=[tool.copy() for tool in frame.tools or []],
         tool_choice=choice,
         parallel_tool_calls=frame.parallel_tool_calls is not False,
-        text=frame.text or {"format": {"type": "text"}},
+        text=_echoed_text(frame.text),
         reasoning=frame.reasoning and {"effort": frame.reasoning.effort, "summary": frame.reasoning.summary},
         temperature=1.0 if frame.temperature is None else frame.temperature,
         top_p=1.0 if frame.top_p is None else frame.top_p,
@@ -126,6 +136,11 @@ def _echo(frame: Create, default_model: str, skipped: list[SkippedTool], setting
         resumable=bool(frame.resumable),
         skipped_tools=skipped or msgspec.UNSET,
     )
+
+
+def _echoed_text(text: dict[str, Any] | None) -> dict[str, Any]:
+    given = text or {}
+    return given | {"format": given.get("format") or {"type": "text"}}
 
 
 def _text_format(text: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -1,0 +1,211 @@
+"""request.py: what a create asks for, what is echoed, and which limits it meets."""
+
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.backends.base import ToolChoice
+from engine.errors import RequestError
+from engine.items import InputText, Message
+from engine.request import read_create, read_input
+from engine.settings import Settings
+from tests.machines import NOTE, SETTINGS, WEATHER, create, request
+from tests.test_events import check_response_object
+
+
+def refusal(settings: Settings = SETTINGS, **fields: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        request(settings, **fields)
+    return caught.value
+
+
+def echo(**fields: Any) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(request(**fields).echo))
+    return value
+
+
+def test_string_input_is_a_user_message() -> None:
+    assert request(input="hi").items == [Message(role="user", content=[InputText(text="hi")])]
+
+
+def test_defaults() -> None:
+    asked = request()
+    assert asked.spec("resp_1").response_id == "resp_1"
+    assert (asked.tool_choice, asked.generate, asked.wants_tokens, asked.text_format) == (
+        ToolChoice(),
+        True,
+        False,
+        None,
+    )
+    spec = asked.spec("resp_1")
+    assert (spec.model, spec.temperature, spec.top_p, spec.max_output_tokens) == ("toy", 1.0, 1.0, None)
+    assert (spec.parallel_tool_calls, spec.reasoning_effort, spec.seed, spec.tools) == (True, None, None, [])
+
+
+def test_everything_that_is_asked_for_reaches_the_backend() -> None:
+    spec = request(
+        model="m", instructions="be good", tools=[WEATHER, NOTE], temperature=0.5, top_p=0.25, presence_penalty=1,
+        frequency_penalty=-1, seed=7, max_output_tokens=99, parallel_tool_calls=False,
+        text={"format": {"type": "json_object"}}, reasoning={"effort": "low"},
+    ).spec("r")  # fmt: skip
+    assert (spec.model, spec.instructions, spec.temperature, spec.top_p) == ("m", "be good", 0.5, 0.25)
+    assert (spec.presence_penalty, spec.frequency_penalty, spec.seed, spec.max_output_tokens) == (1.0, -1.0, 7, 99)
+    assert (spec.parallel_tool_calls, spec.text_format, spec.reasoning_effort) == (
+        False,
+        {"type": "json_object"},
+        "low",
+    )
+    assert [tool.name for tool in spec.tools] == ["weather", "note"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"temperature": 1, "top_p": 1, "presence_penalty": 0, "frequency_penalty": None},
+        {"text": {"verbosity": "low"}},
+        {"text": {"format": None}},
+        {"text": None, "reasoning": None, "metadata": None, "tools": None, "tool_choice": None},
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}, "reasoning": {"effort": "low"}},
+    ],
+)
+def test_echo_has_every_required_key_with_the_right_type(fields: dict[str, Any]) -> None:
+    check_response_object(echo(**fields))
+
+
+def test_echo_repeats_what_was_asked() -> None:
+    choice = {"type": "function", "name": "weather"}
+    tool = WEATHER | {"strict": None, "x_unknown": 1}
+    value = echo(
+        tools=[tool], tool_choice=choice, metadata={"k": "v"}, user="u", safety_identifier="s", prompt_cache_key="p",
+        text={"verbosity": "low"}, reasoning={"effort": "high"}, resumable=True, keep_open=True, top_logprobs=2,
+        max_tool_calls=3, instructions="i",
+    )  # fmt: skip
+    assert value["tools"] == [tool]
+    assert value["tool_choice"] == choice
+    assert (value["metadata"], value["user"], value["safety_identifier"]) == ({"k": "v"}, "u", "s")
+    assert (value["prompt_cache_key"], value["instructions"], value["top_logprobs"]) == ("p", "i", 2)
+    assert value["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+    assert value["reasoning"] == {"effort": "high", "summary": None}
+    assert (value["resumable"], value["keep_open"], value["max_tool_calls"]) == (True, True, 3)
+
+
+def test_echo_keeps_no_frame_alive() -> None:
+    tracemalloc.start()
+    frame = create(input="x" * 1_000_000, tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
+    kept = read_create(frame, default_model="toy", settings=SETTINGS).echo
+    del frame
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept.tools
+    assert held < 100_000
+
+
+def test_skipped_tools_are_said() -> None:
+    assert echo(tools=[WEATHER, {"type": "web_search"}])["skipped_tools"] == [
+        {"index": 1, "type": "web_search", "reason": "not supported by this server"}
+    ]
+    assert "skipped_tools" not in echo(tools=[WEATHER])
+
+
+def test_setting_refuses_unknown_tools() -> None:
+    error = refusal(Settings(skip_unknown_tools=False), tools=[{"type": "web_search"}])
+    assert error.param == "tools[0].type"
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting", "keeps"), [(None, True, True), (None, False, False), (False, True, False)]
+)
+def test_keep_open_falls_back_to_the_setting(asked: bool | None, setting: bool, keeps: bool) -> None:
+    assert request(Settings(keep_open=setting), keep_open=asked).echo.keep_open is keeps
+
+
+def test_include_and_generate() -> None:
+    assert request(include=["response.tokens", "unknown"]).wants_tokens
+    assert not request(generate=False).generate
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"input": None}, "input", "missing_required_parameter"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [{"type": "nonsense"}]}, "input[0].type", "invalid_value"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id", "previous_response_not_found"),
+        ({"truncation": "auto"}, "truncation", "invalid_value"),
+        ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
+        ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
+        ({"text": {"format": "json"}}, "text.format.type", "invalid_value"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "invalid_value"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str, code: str) -> None:
+    error = refusal(**fields)
+    assert (error.param, error.code, error.status) == (param, code, 400)
+
+
+def test_unknown_previous_response_is_said_as_openai_says_it() -> None:
+    # can1357/oh-my-pi#925, experientiallabs/experiential#706: clients compare code and text byte for byte.
+    error = refusal(previous_response_id="resp_abc")
+    assert error.body() == {
+        "type": "invalid_request_error",
+        "code": "previous_response_not_found",
+        "message": "Previous response with id 'resp_abc' not found.",
+        "param": "previous_response_id",
+    }
+
+
+@pytest.mark.parametrize("fields", [{"generate": False}, {"instructions": "say something"}])
+def test_empty_input_is_enough_to_warm_up_or_when_there_are_instructions(fields: dict[str, Any]) -> None:
+    assert request(input=[], **fields).items == []
+
+
+@pytest.mark.parametrize(
+    ("text", "format_"),
+    [
+        (None, None),
+        ({}, None),
+        ({"format": None}, None),
+        ({"format": {"type": "text"}}, None),
+        ({"format": {"type": "json_object"}}, {"type": "json_object"}),
+        (
+            {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+            {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
+        ),
+    ],
+)
+def test_text_format(text: Any, format_: Any) -> None:
+    assert request(text=text).text_format == format_
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_max_items_is_reached() -> None:
+    settings = Settings(max_items=3)
+    message = {"role": "user", "content": "x"}
+    assert len(request(settings, input=[message] * 3).items) == 3
+    error = refusal(settings, input=[message] * 4)
+    assert (error.param, error.code) == ("input", "too_many_items")
+    with pytest.raises(RequestError):
+        read_input([msgspec.Raw(b"{}")] * 4, settings)
+
+
+def test_max_tools_is_reached() -> None:
+    settings = Settings(max_tools=3)
+    tools = [{"type": "function", "name": f"f{i}"} for i in range(4)]
+    assert len(request(settings, tools=tools[:3]).tools) == 3
+    error = refusal(settings, tools=tools)
+    assert (error.param, error.code) == ("tools", "too_many_tools")
+
+
+def test_max_tools_counts_the_tools_of_namespaces() -> None:
+    settings = Settings(max_tools=3)
+    tools = [{"type": "function", "name": f"f{i}"} for i in range(4)]
+    assert len(request(settings, tools=[{"type": "namespace", "name": "n", "tools": tools[:3]}]).tools) == 3
+    assert refusal(settings, tools=[{"type": "namespace", "name": "n", "tools": tools}]).code == "too_many_tools"
