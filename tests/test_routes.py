@@ -26,7 +26,7 @@ def get(target: str, method: str = "GET", **headers: str) -> Head:
     return Head(method, target, (("host", "localhost"), *headers.items()))
 
 
-def handshake(target: str = "/v1/responses", **changes: str | None) -> Head:
+def handshake(target: str = "/v1/responses", /, **changes: str | None) -> Head:
     headers = HANDSHAKE | {name.replace("_", "-"): value for name, value in changes.items()}
     return Head("GET", target, tuple((name, value) for name, value in headers.items() if value is not None))
 

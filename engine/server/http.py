@@ -68,13 +68,20 @@ class ReplayStream(trio.abc.Stream):
         await self._inner.aclose()
 
 
-async def serve_http(stream: trio.abc.Stream, settings: Settings, route: Route, upgrade: Upgrade) -> None:
+async def serve_http(
+    stream: trio.abc.Stream,
+    settings: Settings,
+    route: Route,
+    upgrade: Upgrade,
+    closing: trio.Event | None = None,
+) -> None:
     """Serve requests until the connection ends or upgrades; then `upgrade` has the stream. Closes it in any case.
 
+    Once `closing` is set the connection ends as soon as it waits for a request; upgraded ones are the caller's.
     `route` may raise EngineError, which is answered. Anything else from `route` or `upgrade` gets out, so the caller
     keeps the connection's catch-all.
     """
-    connection = _Connection(stream, settings)
+    connection = _Connection(stream, settings, trio.Event() if closing is None else closing)
     try:
         admission = await _serve_requests(connection, route)
         if admission is not None:
@@ -110,9 +117,10 @@ async def _next_outcome(connection: "_Connection", route: Route) -> Answer | Adm
 class _Connection:
     """h11 over a stream: heads and bodies in, answers out, deadlines on everything."""
 
-    def __init__(self, stream: trio.abc.Stream, settings: Settings) -> None:
+    def __init__(self, stream: trio.abc.Stream, settings: Settings, closing: trio.Event) -> None:
         self._stream = stream
         self._settings = settings
+        self._closing = closing
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=settings.max_head_bytes)
         self._received = bytearray()  # since the request began, until its head is whole
         self._head_deadline: float | None = trio.current_time() + settings.head_timeout_s  # None: starts with the head
@@ -126,7 +134,7 @@ class _Connection:
     # --- in ---
 
     async def read_head(self) -> Head | None:
-        """The next request; None if the peer closed, or sent no byte of one for too long.
+        """The next request; None if the peer left, sent no byte of one for too long, or the server closes.
 
         Raises RequestError (400, 408, 431, 501, 505), PeerGone.
         """
@@ -142,7 +150,7 @@ class _Connection:
 
     async def _wait_first_bytes(self) -> bool:
         with trio.move_on_at(self._head_deadline or trio.current_time() + self._settings.http_idle_s):
-            self._feed(await self._receive(), self._received)
+            self._feed(await self._receive_unless_closing(), self._received)
             return bool(self._received)
         return False  # no 408: a client that is just sending its next request would take it for the answer
 
@@ -243,7 +251,7 @@ class _Connection:
             *answer.headers,
         ]
         # A client that was not told to continue may send its body or leave it out: what follows cannot be told apart.
-        if self._is_broken or self._h11.they_are_waiting_for_100_continue:
+        if self._is_broken or self._h11.they_are_waiting_for_100_continue or self._closing.is_set():
             headers.append(("connection", "close"))
         reason = HTTPStatus(answer.status).phrase
         return h11.Response(status_code=answer.status, headers=headers, reason=reason)
@@ -263,11 +271,11 @@ class _Connection:
         return True
 
     async def linger(self) -> None:
-        """Say that nothing more comes, and read on until the peer closes too or `linger_s` is over. Raises PeerGone."""
-        with trio.move_on_after(self._settings.linger_s):
+        """Say that nothing more comes, and read on until the peer closes too or `linger_s` is over."""
+        with suppress(*_GONE), trio.move_on_after(self._settings.linger_s):
             if isinstance(self._stream, trio.abc.HalfCloseableStream):
-                await self._send_eof(self._stream)
-            while await self._receive():
+                await self._stream.send_eof()
+            while await self._stream.receive_some(_CHUNK_BYTES):
                 pass
 
     # --- the stream ---
@@ -278,18 +286,26 @@ class _Connection:
         except _GONE as error:
             raise PeerGone from error
 
+    async def _receive_unless_closing(self) -> bytes:
+        """As `_receive`, but nothing if the peer is gone or the server closes."""
+        data = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_closing, nursery.cancel_scope)
+            with suppress(PeerGone):
+                data = await self._receive()
+            nursery.cancel_scope.cancel("bytes came")
+        return data
+
+    async def _cancel_when_closing(self, scope: trio.CancelScope) -> None:
+        await self._closing.wait()
+        scope.cancel("the server closes")
+
     async def _send_all(self, data: bytes) -> None:
         """Raises PeerGone, also when the peer takes nothing for `send_timeout_s`; the stream is of no use then."""
         try:
             with trio.fail_after(self._settings.send_timeout_s):
                 await self._stream.send_all(data)
         except (*_GONE, trio.TooSlowError) as error:
-            raise PeerGone from error
-
-    async def _send_eof(self, stream: trio.abc.HalfCloseableStream) -> None:
-        try:
-            await stream.send_eof()
-        except _GONE as error:
             raise PeerGone from error
 
 
