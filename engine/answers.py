@@ -3,6 +3,7 @@
 A call is *open* from its `output_item.done` until the loop takes its output. It may be answered while the model still
 samples. Answers of one append are checked together, then committed together: `check` changes nothing, `commit` cannot
 fail. An identical second answer is a no-op, so that a client which reconnects may resend; a different one is refused.
+A message that came along with answers is taken once, too: in an append of nothing but resent answers it is dropped.
 
 A growing output may come in parts (`status: "in_progress"`, `offset` in characters): a part that was seen is skipped
 up to what is new, a gap is refused with the offset that is due.
@@ -22,7 +23,6 @@ from engine.items import (
     Call,
     CustomToolCallOutput,
     FunctionCallOutput,
-    Hosted,
     Item,
     McpApprovalRequest,
     Message,
@@ -70,6 +70,7 @@ class Answers:
         self._digests: dict[str, bytes] = {}
         self._own_ids: set[str] = set()
         self._own_texts: set[bytes] = set()
+        self._given: set[bytes] = set()  # messages that came along with answers
         self._max_output_chars = max_output_chars
 
     # --- the model's side ---
@@ -109,6 +110,9 @@ class Answers:
                 self._check_item(item, batch)
             except RequestError as error:
                 raise error.at(f"input[{index}]") from error
+        is_resend = batch.repeated and not (batch.answers or batch.parts)
+        if is_resend:
+            batch.messages[:] = [message for message in batch.messages if _digest_item(message) not in self._given]
         return batch
 
     def without_echoes(self, items: list[Item]) -> list[Item]:
@@ -126,6 +130,8 @@ class Answers:
             entry = self.open[key]
             entry.answer, entry.text = answer, ""
             self._digests[key] = _digest(answer)
+        if batch.answers or batch.parts:
+            self._given.update(map(_digest_item, batch.messages))
 
     def _check_item(self, item: Item, batch: Batch) -> None:
         if isinstance(item, Message) and item.role != "assistant":
@@ -150,7 +156,7 @@ class Answers:
         if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
             key = call_key(item)
             return key in self.open or key in self._digests
-        return isinstance(item, Hosted) and item_id(item) in self._own_ids
+        return False
 
     def _check_answer(self, answer: Answer, batch: Batch) -> None:
         key = answer_key(answer)
@@ -182,8 +188,9 @@ class Answers:
             raise RequestError(
                 f"No tool call found for function call output with call_id {key}.", param=_key_field(answer)
             )
-        # A part of an answer that is complete was sent before it, so it is a resend; only whole answers can differ.
-        if not _is_part(answer) and digest != _digest(answer):
+        # Only whole answers can be told apart by now; a part was sent before the answer was complete: a resend.
+        is_whole = not _is_part(answer) or _is_last_from_start(answer)
+        if is_whole and digest != _digest(answer):
             raise _second_answer(key)
         batch.repeated.append(key)
 
@@ -208,9 +215,13 @@ class Answers:
             batch.answers[key] = msgspec.structs.replace(answer, output=text, offset=msgspec.UNSET, status="completed")
 
     def _check_part_of_settled(self, key: str, settled: Answer, part: Streamable, batch: Batch) -> None:
-        assert isinstance(settled, Streamable)
-        whole, start = settled.output, _offset(part)
-        if not (isinstance(whole, str) and isinstance(part.output, str) and whole.startswith(part.output, start)):
+        whole = settled.output if isinstance(settled, Streamable) else None
+        if not (isinstance(whole, str) and isinstance(part.output, str)):
+            raise _second_answer(key)
+        start = _offset(part)
+        is_last = part.status != "in_progress"
+        ends_right = not is_last or start + len(part.output) == len(whole)
+        if not (ends_right and whole.startswith(part.output, start)):
             raise _second_answer(key)
         batch.repeated.append(key)
 
@@ -232,6 +243,11 @@ def _pending(key: str, call: Call) -> PendingCall:
 
 def _is_part(answer: Answer) -> bool:
     return isinstance(answer, Streamable) and (answer.offset is not msgspec.UNSET or answer.status == "in_progress")
+
+
+def _is_last_from_start(answer: Answer) -> bool:
+    """Whether it is an output's last part, and its first."""
+    return isinstance(answer, Streamable) and answer.status != "in_progress" and not _offset(answer)
 
 
 def _offset(part: Streamable) -> int:
@@ -268,7 +284,11 @@ def _digest(answer: Answer) -> bytes:
         bare = msgspec.structs.replace(bare, status=msgspec.UNSET)
     if isinstance(bare, Streamable):
         bare = msgspec.structs.replace(bare, offset=msgspec.UNSET)
-    return blake2b(encode_item(bare), digest_size=16).digest()
+    return _digest_item(bare)
+
+
+def _digest_item(item: Item) -> bytes:
+    return blake2b(encode_item(item), digest_size=16).digest()
 
 
 def _digest_text(text: str) -> bytes:

@@ -1,6 +1,12 @@
 """Runs without a server, for tests of the pure machines: a Response, ids that count, and a record of what was live."""
 
-from collections import Counter
+import copy
+import gc
+import sys
+from array import array
+from collections import Counter, deque
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import msgspec
@@ -75,6 +81,7 @@ class Run:
     def __init__(self, *, settings: Settings = SETTINGS, **fields: Any) -> None:
         self.response = Response("resp_0", request(settings, **fields), settings, counting_ids(), NOW)
         self.live: list[bytes] = []
+        self._decoded: list[dict[str, Any]] = []
         append = self.response.log.append
 
         def record(event: Any) -> None:
@@ -104,7 +111,8 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         """Everything that was logged, in the form clients read."""
-        return [msgspec.json.decode(data) for data in self.live]
+        self._decoded += [msgspec.json.decode(data) for data in self.live[len(self._decoded) :]]
+        return self._decoded
 
     @property
     def types(self) -> list[str]:
@@ -131,3 +139,44 @@ def json_paths_of_null(value: Any, path: str = "") -> list[str]:
     if isinstance(value, list):
         return [found for i, inner in enumerate(value) for found in json_paths_of_null(inner, f"{path}[{i}]")]
     return []
+
+
+def frozen(value: Any) -> Any:
+    """All that an object holds, however deep, as something that can be compared later. Functions are left out."""
+    if isinstance(value, dict):
+        return [(key, frozen(inner)) for key, inner in value.items() if not callable(inner)]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, list | tuple | deque):
+        return [frozen(inner) for inner in value]
+    if value is None or isinstance(value, str | bytes | int | float | Enum | array | bytearray):
+        return copy.copy(value)
+    if isinstance(value, msgspec.Raw):
+        return bytes(value)
+    if isinstance(value, msgspec.Struct):
+        return type(value).__name__, [frozen(getattr(value, name)) for name in value.__struct_fields__]
+    slots = getattr(type(value), "__slots__", None)
+    fields = {name: getattr(value, name) for name in slots} if slots else getattr(value, "__dict__", repr(value))
+    return type(value).__name__, frozen(fields)
+
+
+def num_bytes_held(*roots: Any, shared: Any = ()) -> int:
+    """Memory of everything reachable from `roots` but not from `shared`, types and functions aside.
+
+    Counted object by object: tracemalloc would also count what the interpreter keeps in its free lists.
+    """
+    seen: dict[int, Any] = {}
+
+    def walk(start: Any) -> int:
+        total, todo = 0, list(start)
+        while todo:
+            value = todo.pop()
+            if id(value) in seen or isinstance(value, type | ModuleType | FunctionType | BuiltinFunctionType):
+                continue
+            seen[id(value)] = value
+            total += sys.getsizeof(value)
+            todo += gc.get_referents(value)
+        return total
+
+    walk(shared)
+    return walk(roots)
