@@ -28,6 +28,43 @@ PREFIXES: Final = {
 }
 
 
+# What the items' fields need, as strict clients read them; further keys pass.
+class _Exec(msgspec.Struct):
+    command: list[str]
+    env: dict[str, str] = {}
+
+
+class _Commands(msgspec.Struct):
+    commands: list[str]
+
+
+class _CreateFile(msgspec.Struct, tag_field="type", tag="create_file"):
+    path: str
+    diff: str
+
+
+class _UpdateFile(msgspec.Struct, tag_field="type", tag="update_file"):
+    path: str
+    diff: str
+
+
+class _DeleteFile(msgspec.Struct, tag_field="type", tag="delete_file"):
+    path: str
+
+
+class _Action(msgspec.Struct):
+    type: str
+
+
+_NEEDED: Final[dict[str, Any]] = {
+    "local_shell_call": _Exec,
+    "shell_call": _Commands,
+    "apply_patch_call": _CreateFile | _UpdateFile | _DeleteFile,
+    "computer_call": _Action,
+    "tool_search_call": dict[str, Any],
+}
+
+
 def build_call(start: CallStart, text: str, *, item_id: str, call_id: str) -> Call:
     """The call item of a kind that does not stream. `text` is the model's JSON for it.
 
@@ -39,11 +76,13 @@ def build_call(start: CallStart, text: str, *, item_id: str, call_id: str) -> Ca
         )
     try:
         value = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        if start.type in _NEEDED:
+            msgspec.convert(value, _NEEDED[start.type])
     except msgspec.DecodeError as error:
         raise BackendError(f"The model made a malformed {start.type}.", code="model_error") from error
     match start.type:
         case "local_shell_call":
-            action = {"type": "exec", "env": {}} | value
+            action = {"env": {}} | value | {"type": "exec"}
             return LocalShellCall(id=item_id, call_id=call_id, action=action, status="completed")
         case "shell_call":
             return ShellCall(id=item_id, call_id=call_id, action=value, status="completed")

@@ -60,6 +60,7 @@ class ItemWriter:
 
     def start_call(self, start: CallStart) -> None:
         """A call begins; it becomes an item that streams, or is collected until its end."""
+        self._expect_no_call()
         self.close("completed")
         self._call, self._call_text = start, []
         if start.type not in ("function_call", "custom_tool_call"):
@@ -71,6 +72,8 @@ class ItemWriter:
 
     def call_text(self, text: str) -> None:
         """A piece of the call's arguments or input."""
+        if self._call is None:
+            raise ValueError("no call has started")
         if self._streaming is None:
             self._call_text.append(text)
         elif text:
@@ -86,8 +89,8 @@ class ItemWriter:
         return item
 
     def close(self, status: ItemStatus) -> Item | None:
-        """Finish the item that streams, if one does, and fold its events."""
-        streaming, self._streaming = self._streaming, None
+        """Finish the item that streams, if one does, and fold its events. A call that does not stream is dropped."""
+        streaming, self._streaming, self._call = self._streaming, None, None
         if streaming is None:
             return None
         text = "".join(streaming.pieces)
@@ -103,6 +106,7 @@ class ItemWriter:
         self._on_item(item)
 
     def _stream(self, text: str, kind: type[MessageScaffold] | type[ReasoningScaffold], prefix: str) -> None:
+        self._expect_no_call()
         if not text:  # clients choke on empty deltas
             return
         streaming = self._streaming
@@ -110,6 +114,10 @@ class ItemWriter:
             self.close("completed")
             streaming = self._open(kind(len(self.output), self._mint_id(prefix)))
         self._feed(streaming, text)
+
+    def _expect_no_call(self) -> None:
+        if self._call is not None:
+            raise ValueError(f"a {self._call.type} has not ended")
 
     def _open(self, scaffold: Scaffold) -> _Streaming:
         streaming = self._streaming = _Streaming(scaffold, self._log.next)
