@@ -206,7 +206,7 @@ class CustomToolCallScaffold(_CallScaffold, frozen=True):
 
 
 class FoldedItem:
-    """A finished item's events, kept as its text and the ends of its deltas (4 bytes each)."""
+    """A finished item's events, kept as its text and the ends of its deltas (2 bytes each, 4 for a long text)."""
 
     __slots__ = ("cuts", "first", "scaffold", "status", "text")
 
@@ -214,7 +214,7 @@ class FoldedItem:
         self.scaffold = scaffold
         self.first = first
         self.text = text
-        self.cuts = cuts
+        self.cuts = array("H" if len(text) < 1 << 16 else "I", cuts)  # a copy, because a grown array has slack
         self.status = status
 
     def __len__(self) -> int:
