@@ -217,7 +217,8 @@ def decode_tool_choice(raw: msgspec.Raw, tools: list[Tool]) -> ToolChoice:
         if choice.mode == "required" and not names:
             raise RequestError("'required' needs at least one tool.", param="tool_choice.tools")
         return ToolChoice(choice.mode, names)
-    return ToolChoice("required", frozenset({_known({"type": choice.type, "name": choice.name}, tools, "tool_choice")}))
+    name = _known({"type": choice.type, "name": choice.name}, tools, "tool_choice")
+    return ToolChoice("required", frozenset({name}), is_named=True)
 
 
 def _known(entry: dict[str, Any], tools: list[Tool], param: str) -> str:

@@ -99,8 +99,9 @@ class Response:
         self._created_at = int(now)
         self._usage: Usage | None = None
         self._timing: TimingReport | msgspec.UnsetType = msgspec.UNSET
-        self._num_calls = 0
+        self._choice = request.tool_choice
         self._next_choice: ToolChoice | None = None
+        self._joined: list[Span] = []
 
     # --- what others ask ---
 
@@ -122,14 +123,11 @@ class Response:
     def step_spec(self) -> StepSpec:
         """How the next step is to be sampled.
 
-        A forced tool choice holds until the run's first call and then falls back to auto, or the run would never end;
-        an append may set another one.
+        A forced tool choice holds until the next call and then falls back to auto, or the run would never end; an
+        append may set another one for the steps after it.
         """
-        choice = self._next_choice or self.request.tool_choice
-        if self._next_choice is None and choice.mode == "required" and self._num_calls:
-            choice = ToolChoice("auto", None)
         limit = self.request.echo.max_output_tokens
-        return StepSpec(choice, None if limit is None else max(limit - self.num_sampled, 0))
+        return StepSpec(self._choice, None if limit is None else max(limit - self.num_sampled, 0))
 
     def snapshot(self) -> ResponseObject:
         """The response object as of now."""
@@ -139,19 +137,23 @@ class Response:
 
     def start(self) -> None:
         """Log `created` and `in_progress`."""
+        self._expect_in_progress()
+        if self.log.next:
+            raise ValueError(f"response {self.id} has started")
         self.log.append(ResponseCreated(sequence_number=0, response=self._object({})))
         self.log.append(ResponseInProgress(sequence_number=1, response=self._object({})))
 
     def feed(self, delta: Delta) -> None:
         """Log what one delta means. Raises BackendError for a call that no item can carry."""
+        self._expect_in_progress()
         match delta:
             case TextDelta(text):
                 self._writer.text(text)
             case ReasoningDelta(text):
                 self._writer.reasoning(text)
             case CallStart():
-                self._num_calls += 1
                 self._writer.start_call(delta)
+                self._choice = _after_call(self._choice)
             case CallDelta(text):
                 self._writer.call_text(text)
             case CallEnd():
@@ -162,13 +164,15 @@ class Response:
                 assert_never(delta)
 
     def tokens_joined(self, spans: list[Span]) -> None:
-        """Log token ids that are new in the context, when the client asked for them."""
-        if spans:
-            self.log.append(ResponseTokens(sequence_number=self.log.next, response_id=self.id, spans=spans))
+        """Note token ids that are new in the context; they are logged when the step ends, after its last item."""
+        self._expect_in_progress()
+        self._joined += spans
 
     def end_step(self, end: StepEnd, timing: Timing, now: float) -> None:
         """Close the step: pause, finish, or stay IN_PROGRESS because all that it needs has arrived already."""
+        self._expect_in_progress()
         self._writer.close("completed" if end.reason == "stop" else "incomplete")
+        self._log_joined()
         self.num_steps += 1
         self._usage = end.usage
         self.run_usage += end.usage
@@ -190,6 +194,7 @@ class Response:
 
     def complete_without_sampling(self, usage: Usage, timing: Timing, now: float) -> None:
         """End a run that was only to be prepared (`generate: false`)."""
+        self._expect_in_progress()
         self._usage = usage
         self.run_usage += usage
         self.add_timing(timing)
@@ -197,10 +202,10 @@ class Response:
 
     def take_new_items(self) -> list[Item]:
         """What the client gave for the next step: outputs in the order of the calls, then messages."""
-        if self.status is not Status.IN_PROGRESS:
-            raise ValueError(f"response {self.id} is {self.status.value}")
+        self._expect_in_progress()
         items: list[Item] = [*self._answers.take(), *self._messages]
         self._messages = []
+        self._choice, self._next_choice = self._next_choice or self._choice, None
         return items
 
     def peek_new_items(self, batch: Batch) -> list[Item]:
@@ -212,8 +217,8 @@ class Response:
         """End the run as incomplete. At a pause this is unsolicited, unless the client asked for it (`cancelled`)."""
         if not self.is_open:
             return
-        if self.status is Status.PAUSED and reason != "cancelled":
-            self.unsolicited_from = self.log.next
+        if reason != "cancelled":
+            self._mark_unsolicited()
         self._writer.close("incomplete")
         self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
 
@@ -221,6 +226,7 @@ class Response:
         """End the run as failed, with what the client may know of the error."""
         if not self.is_open:
             return
+        self._mark_unsolicited()
         self._writer.close("incomplete")
         self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
 
@@ -240,6 +246,8 @@ class Response:
 
     def commit(self, batch: Batch, choice: ToolChoice | None = None) -> bool:
         """Take in a checked append. True when the paused run goes on."""
+        if not self.is_open:
+            raise ValueError(f"response {self.id} is {self.status.value}")
         self._answers.commit(batch)
         self._messages += batch.messages
         if choice is not None:
@@ -259,6 +267,19 @@ class Response:
         return [call.answer_key for call in self._answers.unanswered()]
 
     # --- moves ---
+
+    def _expect_in_progress(self) -> None:
+        if self.status is not Status.IN_PROGRESS:
+            raise ValueError(f"response {self.id} is {self.status.value}")
+
+    def _mark_unsolicited(self) -> None:
+        if self.status is Status.PAUSED:
+            self.unsolicited_from = self.log.next
+
+    def _log_joined(self) -> None:
+        spans, self._joined = self._joined, []
+        if spans:
+            self.log.append(ResponseTokens(sequence_number=self.log.next, response_id=self.id, spans=spans))
 
     def _pause(self) -> None:
         assert self._usage is not None and self._timing is not msgspec.UNSET
@@ -301,3 +322,10 @@ class Response:
             timing=self._timing,
             **changes,
         )
+
+
+def _after_call(choice: ToolChoice) -> ToolChoice:
+    """What is left of a choice once the model has called: nothing forced, but the tools that are allowed."""
+    if choice.mode != "required":
+        return choice
+    return ToolChoice("auto", None if choice.is_named else choice.allowed)

@@ -208,10 +208,10 @@ def choose(value: Any, tools: Any = TOOLS) -> ToolChoice:
         ("auto", ToolChoice("auto")),
         ("none", ToolChoice("none")),
         ("required", ToolChoice("required")),
-        ({"type": "function", "name": "f"}, ToolChoice("required", frozenset({"f"}))),
-        ({"type": "custom", "name": "c"}, ToolChoice("required", frozenset({"c"}))),
-        ({"type": "local_shell"}, ToolChoice("required", frozenset({"local_shell"}))),
-        ({"type": "computer_use_preview"}, ToolChoice("required", frozenset({"computer"}))),
+        ({"type": "function", "name": "f"}, ToolChoice("required", frozenset({"f"}), is_named=True)),
+        ({"type": "custom", "name": "c"}, ToolChoice("required", frozenset({"c"}), is_named=True)),
+        ({"type": "local_shell"}, ToolChoice("required", frozenset({"local_shell"}), is_named=True)),
+        ({"type": "computer_use_preview"}, ToolChoice("required", frozenset({"computer"}), is_named=True)),
         (
             {
                 "type": "allowed_tools",

@@ -37,10 +37,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """`mode` as in the API; `allowed` names the tools that may be called (None: all)."""
+    """`mode` as in the API; `allowed` names the tools that may be called (None: all).
+
+    `is_named`: one tool was named, so `allowed` holds only until the call, while a list of allowed tools stays.
+    """
 
     mode: Literal["none", "auto", "required"] = "auto"
     allowed: frozenset[str] | None = None
+    is_named: bool = False
 
 
 class StepSpec(msgspec.Struct, frozen=True):
