@@ -3,13 +3,14 @@
 A connection has lanes (`stream_id`; the default lane has none). Each lane has at most one open run, remembers its last
 one, and queues creates while that one samples. What a frame means depends on where the lane's run stands:
 
-| frame  | no run, or ended                         | IN_PROGRESS     | PAUSED                  |
-|--------|------------------------------------------|-----------------|-------------------------|
-| create | start                                    | queue           | supersede, then start   |
-| append | go on from a completed run, or not found | append (early)  | append                  |
-| cancel | not found                                | cancel          | cancel                  |
-| resume | read                                     | refuse, unless it is that run             ||
+| frame  | no run, or ended                         | starting  | IN_PROGRESS     | PAUSED                  |
+|--------|------------------------------------------|-----------|-----------------|-------------------------|
+| create | start                                    | queue     | queue           | supersede, then start   |
+| append | go on from a completed run, or not found | not found | append (early)  | append                  |
+| cancel | not found                                | not found | cancel          | cancel                  |
+| resume | read                                     | refuse    | refuse, unless it is that run             ||
 
+When a place is free, the create that came first over all lanes that could start takes it.
 Nothing here waits and nothing here sends; the driver (server/websocket.py) does.
 """
 
@@ -71,18 +72,32 @@ class Nothing:
 Command = StartRun | AppendTo | ContinueFrom | CancelRun | ResumeRun | Nothing
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A create in a queue; `number` counts those that ever waited on the connection."""
+
+    number: int
+    frame: Create
+    received_ms: float
+
+
 @dataclass
 class Lane:
     """One lane: its open or last run, and the creates that wait for it."""
 
     response: Response | None = None
     is_starting: bool = False
-    queue: deque[tuple[Create, float]] = field(default_factory=deque)
+    queue: deque[Waiting] = field(default_factory=deque)
 
     @property
     def is_sampling(self) -> bool:
         """Whether a create on this lane has to wait."""
         return self.is_starting or (self.response is not None and self.response.status is Status.IN_PROGRESS)
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a create waits for nothing but a place."""
+        return bool(self.queue) and not self.is_sampling
 
     @property
     def paused(self) -> Response | None:
@@ -96,6 +111,7 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.lanes: dict[str | None, Lane] = {}
         self._settings = settings
+        self._num_waited = 0
 
     @property
     def num_sampling(self) -> int:
@@ -127,30 +143,41 @@ class Session:
     def next_start(self, stream_id: str | None) -> StartRun | None:
         """The lane's next queued create, if it can start now."""
         lane = self.lanes[stream_id]
-        if not lane.queue or lane.is_sampling or self.num_sampling >= self._settings.max_in_flight:
+        if not lane.can_start:
             return None
-        frame, received_ms = lane.queue.popleft()
-        return StartRun(frame, received_ms, lane.paused)
+        first = lane.queue[0]
+        num_earlier = sum(other.can_start and other.queue[0].number < first.number for other in self.lanes.values())
+        if num_earlier >= self._num_free:
+            return None
+        lane.queue.popleft()
+        return StartRun(first.frame, first.received_ms, lane.paused)
+
+    @property
+    def _num_free(self) -> int:
+        return self._settings.max_in_flight - self.num_sampling
 
     def _create(self, frame: Create, received_ms: float) -> Command:
-        lane = self._lane(frame.stream_id)
-        if not lane.queue and not lane.is_sampling and self.num_sampling < self._settings.max_in_flight:
-            return StartRun(frame, received_ms, lane.paused)
-        num_queued = sum(len(lane.queue) for lane in self.lanes.values())
+        lane = self.lanes.get(frame.stream_id)
+        is_busy = lane is not None and (lane.queue or lane.is_sampling)
+        num_before = sum(other.can_start for other in self.lanes.values())
+        if not is_busy and num_before < self._num_free:
+            return StartRun(frame, received_ms, self._lane(frame.stream_id).paused)
+        num_queued = sum(len(other.queue) for other in self.lanes.values())
         if num_queued >= self._settings.max_queued:
             raise RequestError(
                 f"More than {self._settings.max_queued} requests wait on this connection.",
                 code="rate_limit_exceeded",
                 status=429,
             )
-        lane.queue.append((frame, received_ms))
+        self._lane(frame.stream_id).queue.append(Waiting(self._num_waited, frame, received_ms))
+        self._num_waited += 1
         return Nothing()
 
     def _append(self, frame: Append) -> Command:
         response = self._current(frame.stream_id, frame.response_id)
         if response.is_open:
             return AppendTo(response, frame)
-        if response.status is Status.COMPLETED:
+        if response.status is Status.COMPLETED and not self.lanes[frame.stream_id].queue:
             return ContinueFrom(response, frame)
         raise _not_found(response.id)
 
@@ -188,9 +215,9 @@ class Session:
         return lane
 
     def _current(self, stream_id: str | None, response_id: str | None) -> Response:
-        """The lane's open or last run. Raises NotFound."""
+        """The lane's open or last run. Raises NotFound, also while another one is being started."""
         lane = self.lanes.get(stream_id)
-        if lane is None or lane.response is None:
+        if lane is None or lane.response is None or lane.is_starting:
             raise _not_found(response_id)
         if response_id is not None and lane.response.id != response_id:
             raise _not_found(response_id)
