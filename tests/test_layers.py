@@ -1,0 +1,142 @@
+"""Imports point down. A new module is put into the table, which is where one decides what it may know of."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).parent.parent / "engine"
+
+# Top to bottom; a module may import from its own layer (without cycles) and from those below.
+LAYERS: dict[str, str] = {
+    "surface": """
+        __main__ cli commands commands/backend commands/bench commands/serve
+        bench bench/machine bench/memory bench/peers bench/processes bench/stream bench/turn
+        client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
+        server server/access server/app server/exchange server/http server/routes server/timing server/websocket
+    """,
+    "responses": "responses",
+    "loop": "loop",
+    "live": "live",
+    "impure leaves": """
+        backends/local backends/local_sequence backends/worker_link backends/prompt backends/pretrained
+        backends/script backends/script_prompt
+        backends/worker backends/model backends/ragged backends/convert
+    """,
+    "pure machines": """
+        session response answers writer calls log scaffold request frames
+        backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
+        backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
+        backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary
+        backends/model_facts backends/default_model
+        backends/scenario backends/scenario_fields backends/scenario_values backends/playback backends/pieces
+        backends/script_calls backends/script_context backends/script_take
+    """,
+    "values": """
+        __init__ backends backends/base backends/constraint
+        errors items events usage tokens toolspec settings clock trace docstrings
+    """,
+}
+PURE = ("pure machines", "values")
+TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "grammar", "worker", "convert")}
+# The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
+TRIO_WEBSOCKET = {
+    "server/websocket",
+    "client_wire",
+    "client_fake",
+    "bench/memory",
+    "bench/peers",
+    "bench/stream",
+    "bench/turn",
+}
+
+PLACE = {name: number for number, names in enumerate(LAYERS.values()) for name in names.split()}
+LAYER_OF = {name: layer for layer, names in LAYERS.items() for name in names.split()}
+
+
+def module_name(file: Path) -> str:
+    """The module's path in the package: `backends/base`, and `backends` for its `__init__`."""
+    name = file.relative_to(ENGINE).with_suffix("").as_posix()
+    return name.removesuffix("/__init__")
+
+
+FILES = {module_name(file): file for file in sorted(ENGINE.rglob("*.py"))}
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text())
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The dotted names that an import statement may mean: `from a import b` is `a` and `a.b`."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(name: str) -> set[str]:
+    """The modules of the engine that this one imports, inside functions too."""
+    found = {dotted for node in ast.walk(tree(name)) for dotted in imported(node)}
+    paths = {dotted.removeprefix("engine.").replace(".", "/") for dotted in found if dotted.startswith("engine.")}
+    return {path for path in paths & FILES.keys() if path != "backends"} - {name}
+
+
+def foreign_imports(name: str) -> set[str]:
+    return {dotted.partition(".")[0] for node in ast.walk(tree(name)) for dotted in imported(node)}
+
+
+def test_every_module_has_a_place() -> None:
+    assert FILES.keys() - PLACE.keys() == set(), "put new modules into LAYERS"
+    assert sum(len(names.split()) for names in LAYERS.values()) == len(PLACE), "a module is listed twice"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_point_down(name: str) -> None:
+    if name not in PLACE:
+        pytest.fail(f"{name} is in no layer")
+    upward = {other for other in own_imports(name) if PLACE.get(other, 0) < PLACE[name]}
+    assert upward == set(), f"{LAYER_OF[name]} must not know of {upward}"
+
+
+def test_there_are_no_cycles() -> None:
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " > ".join((*path, name))
+        if name not in done:
+            for other in own_imports(name):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in FILES:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if LAYER_OF.get(name) in PURE])
+def test_pure_modules_know_no_driver(name: str) -> None:
+    drivers = {"trio", "trio_websocket", "h11", "socket", "asyncio", "threading", "httpx", "sqlite3"}
+    if name not in TORCH:
+        drivers.add("torch")
+    assert foreign_imports(name) & drivers == set()
+
+
+@pytest.mark.parametrize(("library", "users"), [("torch", TORCH), ("trio_websocket", TRIO_WEBSOCKET)])
+def test_only_these_modules_import(library: str, users: set[str]) -> None:
+    assert {name for name in FILES if library in foreign_imports(name)} <= users
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_imports_inside_functions_say_what_they_keep_out(name: str) -> None:
+    lines = FILES[name].read_text().splitlines()
+    for function in ast.walk(tree(name)):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                around = " ".join(lines[max(node.lineno - 6, 0) : node.lineno])
+                assert "#" in around, f"{FILES[name].name}:{node.lineno} needs its reason in a comment"
