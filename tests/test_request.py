@@ -8,8 +8,9 @@ import pytest
 
 from engine.backends.base import ToolChoice
 from engine.errors import RequestError
+from engine.frames import Append, decode_frame
 from engine.items import InputText, Message
-from engine.request import read_create, read_input
+from engine.request import read_append, read_create, read_input
 from engine.settings import Settings
 from tests.machines import NOTE, SETTINGS, WEATHER, create, request
 from tests.test_events import check_response_object
@@ -181,6 +182,31 @@ def test_empty_input_is_enough_to_warm_up_or_when_there_are_instructions(fields:
 )
 def test_text_format(text: Any, format_: Any) -> None:
     assert request(text=text).text_format == format_
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ({}, None),
+        ({"tool_choice": None}, None),
+        ({"tool_choice": "auto"}, ToolChoice()),
+        ({"tool_choice": "none"}, ToolChoice("none")),
+    ],
+)
+def test_append_sets_a_choice_only_when_it_says_one(given: dict[str, Any], choice: ToolChoice | None) -> None:
+    data = msgspec.json.encode({"type": "response.append", "input": "more"} | given)
+    frame = decode_frame(data, max_depth=9)
+    assert isinstance(frame, Append)
+    assert read_append(frame, [], SETTINGS) == ([Message(role="user", content=[InputText(text="more")])], choice)
+
+
+def test_append_that_is_wrong_names_its_field() -> None:
+    for given, param in (({"tool_choice": "required"}, "tool_choice"), ({"input": [{"type": "x"}]}, "input[0].type")):
+        frame = decode_frame(msgspec.json.encode({"type": "response.append", "input": []} | given), max_depth=9)
+        assert isinstance(frame, Append)
+        with pytest.raises(RequestError) as caught:
+            read_append(frame, [], SETTINGS)
+        assert caught.value.param == param
 
 
 # --- limits ------------------------------------------------------------------------------------------------------

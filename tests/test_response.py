@@ -318,6 +318,15 @@ def test_append_of_what_is_known_changes_nothing_for_the_model() -> None:
     assert run.response.take_new_items() == []
 
 
+def test_what_a_client_repeats_of_a_completed_run_is_left_out() -> None:  # openai/codex#11383
+    run = Run(tools=TOOLS).step("t", call())
+    run.append(output("call_0"))
+    run.response.take_new_items()
+    run.step("end")
+    again = [decode_item(encode_item(one)) for one in run.response.output]
+    assert run.response.without_echoes([*again[:2], output("call_0"), again[2], user()]) == [user()]
+
+
 def test_peek_shows_what_would_be_taken() -> None:
     run = Run(tools=TOOLS).step(call(), call())
     run.append(output("call_1", "b"), user("m"))
