@@ -46,7 +46,8 @@ class App:
         is_full = self._num_connections >= self._settings.max_connections
         self._num_connections += 1
         try:
-            await serve_http(stream, self._settings, self._refuse if is_full else self._route, self._upgrade)
+            route = self._refuse if is_full else self._route
+            await serve_http(stream, self._settings, route, self._upgrade, self._closing)
         except Exception:
             log.exception("connection failed")
         finally:
