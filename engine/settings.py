@@ -33,7 +33,11 @@ class Settings(BaseSettings):
     # what runs
     backend: str = Field("local", description="`local`, or `script:` and a scenario's name or file")
     model: str = Field("smollm2-135m-instruct", description="local model: default, Hugging Face id, folder, .gguf")
-    tokenizer: str = Field("", description="tokenizer of the script backend: a model as above, or none (estimates)")
+    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="what the local model computes in")
+    threads: int = Field(0, ge=0, description="threads of the local model; 0 is one per core")
+    max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
+    tokenizer: str = Field("", description="tokenizer of the script backend: `default`, a folder, or none (estimates)")
+    token_cache: bool = Field(True, description="false: the script backend renders the history each turn (benches)")
     lifecycle: LifecycleName = Field("append", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")

@@ -5,9 +5,10 @@ step emits is worked out when the step starts, so that a delta costs a slice of 
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 import trio
@@ -29,8 +30,14 @@ MAX_BATCH: Final = 16  # deltas given at once; other tasks run between two batch
 class ScriptBackend:
     """Serves one model per scenario. The first is the default."""
 
-    def __init__(self, scenarios: ListOf[Scenario]) -> None:
-        """Raises ValueError when there is none, or two have the same model name."""
+    def __init__(
+        self, scenarios: ListOf[Scenario], open_context: Callable[[RunSpec], Context] = EstimatedContext
+    ) -> None:
+        """open_context: how a run's tokens are counted; it may raise RequestError.
+
+        Raises ValueError when there is no scenario, or two have the same model name.
+        """
+        self._open_context = open_context
         self._scenarios = {scenario.model: scenario for scenario in scenarios}
         if not scenarios or len(self._scenarios) != len(scenarios):
             raise ValueError("the script backend needs scenarios with different model names")
@@ -54,14 +61,15 @@ class ScriptBackend:
     def open_sequence(self, spec: RunSpec) -> "ScriptSequence":
         """A run at the start of the scenario named by `spec.model`, with or without `script:`.
 
-        Raises NotFound (`model_not_found`). Settings of sampling mean nothing here and are taken as they are.
+        Settings of sampling mean nothing here and are taken as they are.
+        Raises NotFound (`model_not_found`), and what `open_context` raises.
         """
         scenario = self._scenarios.get(PREFIX + spec.model.removeprefix(PREFIX))
         if scenario is None:
             known = ", ".join(self._scenarios)
             message = f"The model '{spec.model}' does not exist; this server plays {known}."
             raise NotFound(message, param="model", code="model_not_found")
-        return ScriptSequence(scenario, spec, EstimatedContext(spec))
+        return ScriptSequence(scenario, spec, self._open_context(spec))
 
 
 class ScriptSequence:
@@ -72,7 +80,7 @@ class ScriptSequence:
         self._context = context
         self._window = scenario.context_window
         self._playback = Playback(scenario, spec.tools, parallel_calls=spec.parallel_tool_calls)
-        self._num_computed = 0  # length of the context when the last step ended
+        self._num_new = 0  # tokens given since the last step
         self._step: _Step | None = None
         self._is_closed = False
 
@@ -91,11 +99,10 @@ class ScriptSequence:
 
     async def prepare(self, items: ListOf[Item]) -> Extension:
         extension = await self._context.prepare(items)
-        length = self._context.num_tokens + extension.num_tokens
-        if self._window is not None and length > self._window:
+        length = self._context.length_with(extension)
+        if self._window is not None and length >= self._window:  # one token at least has to be sampled
             raise RequestError(
-                f"This model's maximum context length is {self._window} tokens, the input would make it {length}.",
-                param="input",
+                f"This model's context has {self._window} tokens. The input would make it {length}; shorten it.",
                 code="context_length_exceeded",
             )
         return msgspec.structs.replace(extension, payload=(list(items), extension))
@@ -103,15 +110,19 @@ class ScriptSequence:
     def commit(self, extension: Extension) -> None:
         items, inner = extension.payload
         self._context.commit(inner)
+        self._num_new += extension.num_tokens
         self._playback.give(items)
 
     def start_step(self, step: StepSpec) -> None:
         """Work out the next step of the scenario. Raises ValueError while one is sampled or after `close`."""
         if self._step is not None or self._is_closed:
             raise ValueError("the sequence is closed" if self._is_closed else "a step is being sampled")
+        self._context.open_turn()
         scripted, values = self._playback.next_step()
         take = take_step(scripted, values, self._spec.tools, step.tool_choice, self._limit(step))
-        self._step = _Step(take, scripted.usage, self._context.num_tokens, self._num_computed)
+        given = _Given(self._context.num_tokens, self._context.num_kept, self._num_new)
+        self._step = _Step(take, scripted.usage, given)
+        self._num_new = 0
 
     def _limit(self, step: StepSpec) -> Limit:
         limit = NO_LIMIT if step.max_tokens is None else Limit(step.max_tokens, "max_output_tokens")
@@ -147,8 +158,9 @@ class ScriptSequence:
     def _settle(self, step: "_Step") -> None:
         """Keep in the context what the step has sampled; the step is over."""
         self._step = None
-        self._context.sampled(step.take.deltas[: step.position], step.take.count(step.position)[0])
-        self._num_computed = self._context.num_tokens
+        take, position = step.take, step.position
+        is_whole = position == len(take.deltas) and take.ending == "stop"
+        self._context.sampled(take.deltas[:position], take.count(position)[0], is_whole=is_whole)
 
     def cancel_step(self) -> None:
         """Stop. What was sampled stays in the context. Does nothing when no step is being sampled."""
@@ -161,15 +173,22 @@ class ScriptSequence:
         self._is_closed = True
 
 
+class _Given(NamedTuple):
+    """Tokens that a step starts from: the whole context, what of it is reused, what the client has just given."""
+
+    num_input: int
+    num_kept: int
+    num_new: int
+
+
 class _Step:
     """One step being played: how far, since when, and what it may report."""
 
-    def __init__(self, take: Take, usage: ScriptedUsage, num_input: int, num_cached: int) -> None:
+    def __init__(self, take: Take, usage: ScriptedUsage, given: _Given) -> None:
         self.take = take
         self.position = 0
         self._usage = usage
-        self._num_input = num_input
-        self._num_cached = num_cached
+        self._given = given
         self._started_at = trio.current_time()
         self._first_at: float | None = None
         self._sleep: trio.CancelScope | None = None
@@ -216,7 +235,7 @@ class _Step:
 
     def _reported_usage(self) -> Usage:
         said, told = self._usage, self.take.count(self.position)
-        counted = (self._num_input, told[0], self._num_cached, told[1])
+        counted = (self._given.num_input, told[0], self._given.num_kept, told[1])
         wanted = (said.input_tokens, said.output_tokens, said.cached_tokens, said.reasoning_tokens)
         num_input, num_output, num_cached, num_reasoning = (
             real if scripted is None else scripted for real, scripted in zip(counted, wanted, strict=True)
@@ -229,6 +248,7 @@ class _Step:
         return Timing(
             prefill_ms=(first_at - self._started_at) * 1000,
             sampling_ms=(now - first_at) * 1000,
-            tokens_reused=self._num_cached,
-            tokens_prefilled=self._num_input - self._num_cached,
+            tokens_new=self._given.num_new,
+            tokens_reused=self._given.num_kept,
+            tokens_prefilled=self._given.num_input - self._given.num_kept,
         )

@@ -46,7 +46,7 @@ def ready_call(
     if call.kind == "mcp_approval":
         start = CallStart("mcp_approval_request", call.name or "", call.namespace, call.server_label)
         return ReadyCall(start, _text(call.arguments or {}, values))
-    usable = [tool for tool in tools if choice.allowed is None or tool.name in choice.allowed]
+    usable = [tool for tool in tools if _is_allowed(tool, choice)]
     tool = _find(call, usable)
     if tool is None:
         if _find(call, tools):
@@ -54,6 +54,11 @@ def ready_call(
         raise _no_tool(call, tools)
     arguments = _made_up(tool) if call.arguments is None else call.arguments
     return ReadyCall(CallStart(_CALL_TYPES[tool.kind], tool.name, tool.namespace), _text(arguments, values))
+
+
+def _is_allowed(tool: Tool, choice: ToolChoice) -> bool:
+    # By name or by label, as the prompt's ToolSet has it.
+    return choice.allowed is None or not choice.allowed.isdisjoint((tool.name, f"{tool.namespace}.{tool.name}"))
 
 
 def _find(call: ScriptedCall, tools: ListOf[Tool]) -> Tool | None:

@@ -1,11 +1,11 @@
-"""How the script backend counts a run's context: by estimate, or with a real tokenizer.
+"""How the script backend counts a run's context. Here by estimate; `script_prompt.py` has the real tokenizer.
 
 The estimate is characters / 4, at least 1 an item; a sampled piece counts 1.
 """
 
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,69 +13,98 @@ from engine import items
 from engine.backends.base import Delta, Extension, RunSpec
 from engine.tokens import TokenLog
 
-CHARS_PER_TOKEN = 4
+CHARS_PER_TOKEN: Final = 4
 
 
 class Work(msgspec.Struct):
-    """What all `prepare` calls of a run have touched so far; for benchmarks."""
+    """What all `prepare` calls of a run have gone through so far; for benchmarks."""
 
     num_items: int = 0
     num_tokens: int = 0
 
+    def add(self, extension: Extension) -> None:
+        """Count what was touched to make this extension."""
+        self.num_items += extension.num_items
+        self.num_tokens += extension.num_tokens
+
 
 class Context(Protocol):
-    """The context of one run."""
+    """The context of one run. `num_kept` is the part of it that was there before what is new since the last step."""
 
-    tokens: TokenLog
     work: Work
 
     @property
+    def tokens(self) -> TokenLog:
+        """The token log; stays empty without a tokenizer."""
+
+    @property
     def num_tokens(self) -> int:
-        """Its length."""
+        """The context's length."""
+
+    @property
+    def num_kept(self) -> int:
+        """How much of it the next step can reuse."""
 
     async def prepare(self, given: ListOf[items.Item]) -> Extension:
-        """Count new items at its end; changes nothing. Raises RequestError for content it cannot render."""
+        """Count new items at its end; changes nothing. Raises RequestError for content that cannot be rendered."""
+
+    def length_with(self, extension: Extension) -> int:
+        """Length of the context once this is committed."""
 
     def commit(self, extension: Extension) -> None:
-        """Make an extension part of it. Raises ValueError when the context has moved since."""
+        """Make an extension part of it. Raises ValueError when the context has moved since; nothing changed then."""
 
-    def sampled(self, deltas: ListOf[Delta], num_pieces: int) -> None:
-        """Add what the model said in a step, or in the part of it that was sampled."""
+    def open_turn(self) -> None:
+        """The model is about to be sampled."""
+
+    def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
+        """Add what a step has said; `is_whole` when it came to an end of its own."""
+
+
+def check_base(extension: Extension, num_tokens: int) -> None:
+    """Raises ValueError when the extension was prepared for another context length."""
+    if extension.base != num_tokens:
+        raise ValueError(f"the context has moved: prepared at {extension.base} tokens, now at {num_tokens}")
 
 
 class EstimatedContext:
-    """Context of a run without a tokenizer."""
+    """The context of a run without a tokenizer. Its first extension brings instructions and tools."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.tokens = TokenLog()
         self.work = Work()
         self.num_tokens = 0
+        self.num_kept = 0
         self._num_head_tokens = _estimate_head(spec)
 
     async def prepare(self, given: ListOf[items.Item]) -> Extension:
-        """The first extension also brings instructions and tools."""
         head = 0 if self.num_tokens else self._num_head_tokens
-        count = head + sum(map(estimate_tokens, given))
-        self.work.num_items += len(given)
-        self.work.num_tokens += count
-        return Extension(self.num_tokens, len(given), count)
+        extension = Extension(self.num_tokens, len(given), head + sum(map(estimate_tokens, given)))
+        self.work.add(extension)
+        return extension
+
+    def length_with(self, extension: Extension) -> int:
+        return self.num_tokens + extension.num_tokens
 
     def commit(self, extension: Extension) -> None:
-        if extension.base != self.num_tokens:
-            raise ValueError(f"the context has moved: prepared at {extension.base}, now at {self.num_tokens}")
+        check_base(extension, self.num_tokens)
         self.num_tokens += extension.num_tokens
 
-    def sampled(self, deltas: ListOf[Delta], num_pieces: int) -> None:
+    def open_turn(self) -> None:
+        pass
+
+    def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
         self.num_tokens += num_pieces
+        self.num_kept = self.num_tokens
 
 
 def _estimate_head(spec: RunSpec) -> int:
-    chars = len(spec.instructions or "") + sum(map(len, map(msgspec.json.encode, spec.tools)))
+    chars = len(spec.instructions or "") + sum(len(msgspec.json.encode(tool)) for tool in spec.tools)
     return -(-chars // CHARS_PER_TOKEN)
 
 
 def estimate_tokens(item: items.Item) -> int:
-    """Estimated tokens of one item; images and files count as nothing but the item itself."""
+    """Estimated tokens of one item. Images and files in it count nothing."""
     return max(1, sum(map(len, _texts(item))) // CHARS_PER_TOKEN)
 
 

@@ -1,20 +1,68 @@
-"""Which backend a setting means."""
+"""Which backend the settings mean, made ready to open."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
 
 from engine.backends.base import Backend
+from engine.backends.local import LocalModel, open_local_backend
+from engine.backends.pretrained import resolve, tokenizer_folder
+from engine.backends.prompt import Prompt
+from engine.backends.prompt_format import PromptFormat
 from engine.backends.scenario import resolve_scenario
 from engine.backends.script import ScriptBackend
+from engine.backends.script_prompt import PromptContext, UncachedContext
 from engine.errors import RequestError
 from engine.settings import Settings
 
+Progress = Callable[[str, float], None]  # what is being done, and the fraction done
+_UNLIMITED = 1 << 40  # tokens; a script computes nothing, so no context is too long for it
 
-def choose_backend(settings: Settings) -> AbstractAsyncContextManager[Backend]:
+
+def choose_backend(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
     """The backend that `settings.backend` names: `local`, or `script:` and a scenario's name or file.
 
-    Raises RequestError for another name, ScenarioError for a scenario that is wrong.
+    Raises RequestError for another name, ScenarioError for a scenario that is wrong; opening it raises
+    ModelNotAvailable for a model that cannot be had.
     """
     kind, _, rest = settings.backend.partition(":")
     if kind == "script":
-        return ScriptBackend([resolve_scenario(rest or "demo")])
+        return _script(rest or "demo", settings, progress)
+    if settings.backend == "local":
+        return _open_local(settings, progress)
     raise RequestError(f"Unknown backend '{settings.backend}'. Known: local, script:SCENARIO.", param="backend")
+
+
+def _script(scenario: str, settings: Settings, progress: Progress) -> ScriptBackend:
+    scenarios = [resolve_scenario(scenario)]
+    if not settings.tokenizer:
+        return ScriptBackend(scenarios)
+    folder = tokenizer_folder(progress) if settings.tokenizer == "default" else Path(settings.tokenizer)
+    form = PromptFormat.load(folder, context_window=_UNLIMITED)
+    return ScriptBackend(scenarios, partial(PromptContext if settings.token_cache else UncachedContext, form))
+
+
+@asynccontextmanager
+async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[Backend]:
+    folder = await trio.to_thread.run_sync(resolve, settings.model, progress)
+    form = await trio.to_thread.run_sync(partial(PromptFormat.load, folder))
+    model = LocalModel(
+        folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=tuple(form.stop_ids)
+    )
+
+    def loading(stage: str, done: int, total: int) -> None:
+        progress(stage, done / total if total else 0.0)
+
+    opened = open_local_backend(
+        model,
+        partial(Prompt, form),
+        max_kv_bytes=settings.max_kv_bytes,
+        dtype=settings.dtype,
+        threads=settings.threads or None,
+        progress=loading,
+    )
+    async with opened as backend:
+        yield backend

@@ -78,9 +78,26 @@ def _first(group: BaseExceptionGroup[BaseException]) -> str:
     return str(error)
 
 
+class Stages:
+    """Prints the progress of set-up work: a line per stage, and a line per further fifth of it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage = ""
+        self._fifth = 0
+
+    def report(self, stage: str, fraction: float) -> None:
+        """One step of progress; `fraction` from 0 to 1."""
+        fifth = int(fraction * 5)
+        if stage == self._stage and fifth <= self._fifth:
+            return
+        self._stage, self._fifth = stage, fifth
+        self._console.print(f"[dim]{stage}: {fifth * 20} %[/]" if fifth else f"[dim]{stage}[/]")
+
+
 async def _serve(settings: Settings, console: Console) -> None:
     async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve, choose_backend(settings), settings)
+        port = await nursery.start(serve, choose_backend(settings, Stages(console).report), settings)
         url = f"ws://{settings.host}:{port}/v1/responses"
         # On stdout and alone on its line, so that scripts can read it.
         print(f"longloop listens on {url}", flush=True)

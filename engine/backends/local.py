@@ -1,0 +1,211 @@
+"""The local model as a Backend: sequences here, one worker process with the model, a KV budget between them.
+
+Who does what: `local_sequence` knows one run, `worker_link` keeps a worker alive and carries frames, `kv_cache` decides
+whose KV stays. This file joins them, and restores a new worker after a death: the steps that were under way begin
+again from their token logs; paused sequences are sent again when their next step begins.
+"""
+
+import logging
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import trio
+
+from engine.backends.base import ModelInfo, RunSpec
+from engine.backends.frames import Adopt, Command, Drop, Extend, Failed, Finished, Ready, Report, Sampled, Stop
+from engine.backends.kv_cache import KVCache, Use
+from engine.backends.local_sequence import LocalSequence, Prompt, Sampling
+from engine.backends.worker_link import WorkerLink
+from engine.errors import NotFound
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+
+
+class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What the backend must know of its model. `temperature`, `top_p`: of runs that name none; 0 is greedy."""
+
+    folder: Path
+    id: str
+    context_window: int
+    stop_ids: tuple[int, ...]
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+class LocalBackend:
+    """A Backend (see base) over one worker. Made by `open_local_backend`."""
+
+    def __init__(
+        self, model: LocalModel, make_prompt: Callable[[RunSpec], Prompt], link: WorkerLink, max_kv_bytes: int
+    ) -> None:
+        self._model = model
+        self._make_prompt = make_prompt
+        self._link = link
+        self._max_kv_bytes = max_kv_bytes
+        self._cache = KVCache(max_tokens=0)  # the budget follows when the worker says what a token takes
+        self._jobs: dict[int, LocalSequence] = {}
+        self._num_sequences = 0
+        self._num_jobs = 0
+
+    # --- for the server (see base.Backend)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._link.is_up
+
+    async def wait_ready(self) -> None:
+        """Wait for the model. Raises BackendError with the reason when it could not be loaded."""
+        await self._link.wait_up()
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker process, None between two of them."""
+        return self._link.pid
+
+    def models(self) -> list[ModelInfo]:
+        created = int((self._model.folder / "config.json").stat().st_mtime)
+        return [ModelInfo(self._model.id, created)]
+
+    def open_sequence(self, spec: RunSpec) -> LocalSequence:
+        """See base. Raises NotFound for another model, RequestError for what the prompt cannot hold."""
+        if spec.model != self._model.id:
+            raise NotFound(f"The model '{spec.model}' does not exist.", param="model", code="model_not_found")
+        prompt = self._make_prompt(spec)
+        self._num_sequences += 1
+        return LocalSequence(
+            self._num_sequences,
+            prompt,
+            self._sampling(spec),
+            window=self._model.context_window,
+            stop_ids=self._model.stop_ids,
+            desk=self,
+        )
+
+    def _sampling(self, spec: RunSpec) -> Sampling:
+        return Sampling(
+            temperature=self._model.temperature if spec.temperature is None else spec.temperature,
+            top_p=self._model.top_p if spec.top_p is None else spec.top_p,
+            seed=secrets.randbits(63) if spec.seed is None else spec.seed,
+            presence_penalty=spec.presence_penalty,
+            frequency_penalty=spec.frequency_penalty,
+        )
+
+    # --- for sequences (see local_sequence.Desk)
+
+    def give(self, sequence: LocalSequence) -> None:
+        if self._link.is_up:
+            self._link.send(self._synced(sequence, Use.PAUSED))
+
+    def begin(self, sequence: LocalSequence) -> int:
+        self._num_jobs += 1
+        self._jobs[self._num_jobs] = sequence
+        if self._link.is_up:
+            self._link.send([*self._synced(sequence, Use.RUNNING), sequence.ask(self._num_jobs)])
+        return self._num_jobs
+
+    def stop(self, sequence: LocalSequence, job: int) -> None:
+        if self._jobs.pop(job, None):
+            self._cache.mark(sequence.number, Use.PAUSED)
+            self._link.send([Stop(sequence.number, job), *self._evicted()])
+
+    def retire(self, sequence: LocalSequence) -> None:
+        self._cache.mark(sequence.number, Use.RETIRED)
+        self._link.send(self._evicted())
+
+    def _synced(self, sequence: LocalSequence, use: Use) -> list[Command]:
+        """What brings the worker's copy of a context up to date, within the budget."""
+        number, tokens = sequence.number, sequence.tokens
+        commands: list[Command] = []
+        held = self._cache.held(number)
+        if not held and (match := self._cache.match(number, tokens)):
+            commands.append(Adopt(number, match.source, match.keep, match.move))
+            held = match.keep
+            if match.move:
+                self._cache.drop(match.source)
+        self._cache.put(number, tokens, len(tokens), use)
+        commands += (dropped := self._evicted())
+        if Drop(number) not in dropped:  # it does not fit beside those that sample, so it has to wait for its step
+            commands.append(Extend(number, held, list(tokens.context_from(held))))
+        return commands
+
+    def _evicted(self) -> list[Command]:
+        return [Drop(number) for number in self._cache.evict()]
+
+    # --- for the link (see worker_link.Owner)
+
+    def worker_up(self, ready: Ready) -> None:
+        """Begin all steps that are under way, oldest first."""
+        self._cache.set_budget(self._max_kv_bytes // ready.kv_bytes_per_token)
+        self._begin_again(list(self._jobs))
+
+    def worker_down(self, reason: str, *, was_up: bool) -> None:
+        """Give up steps that have lost two workers; all of them when there was no worker to lose."""
+        self._cache.clear()
+        for job, sequence in list(self._jobs.items()):
+            if not was_up or not sequence.on_lost():
+                del self._jobs[job]
+                sequence.on_failed("The model's worker ended." if was_up else "The model could not be loaded.")
+
+    def worker_said(self, report: Report) -> None:
+        """A report of a job; of one that was stopped it comes too late."""
+        match report:
+            case Sampled() if sequence := self._jobs.get(report.job):
+                sequence.on_sampled(report.ids)
+                self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
+                self._link.send(self._evicted())
+            case Finished() if sequence := self._jobs.pop(report.job, None):
+                self._cache.mark(sequence.number, Use.PAUSED)
+                self._link.send(self._evicted())
+                sequence.on_finished(report)
+            case Failed() if sequence := self._jobs.get(report.job):
+                self._failed(report, sequence)
+
+    def _failed(self, report: Failed, sequence: LocalSequence) -> None:
+        log.error("model worker: %s", report.message)
+        if report.is_lost:
+            self._cache.drop(sequence.number)
+        if report.is_lost and sequence.on_lost():
+            self._begin_again([report.job])
+        else:
+            del self._jobs[report.job]
+            self._cache.mark(sequence.number, Use.PAUSED)
+            sequence.on_failed("The model could not go on with this step.")
+
+    def _begin_again(self, jobs: Sequence[int]) -> None:
+        """New numbers: what the worker may still say of the old ones counts no more."""
+        for job in jobs:
+            sequence = self._jobs.pop(job)
+            sequence.on_begun(self.begin(sequence))
+
+
+@asynccontextmanager
+async def open_local_backend(
+    model: LocalModel,
+    make_prompt: Callable[[RunSpec], Prompt],
+    *,
+    max_kv_bytes: int,
+    dtype: Literal["bfloat16", "float32"] = "bfloat16",
+    threads: int | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> AsyncIterator[LocalBackend]:
+    """The backend, at once; the worker loads the model meanwhile, and steps wait for it.
+
+    make_prompt: the prompt of a run. max_kv_bytes: KV of paused and ended runs gives way beyond this. threads: None
+    for one per core. progress: a stage of loading, and how many of its units are done, of how many.
+    """
+    argv = [sys.executable, "-m", "engine.backends.worker", str(model.folder), "--dtype", dtype]
+    argv += ["--threads", str(threads)] if threads else []
+    argv += ["--stop-ids", *map(str, model.stop_ids)]
+    link = WorkerLink(argv, progress)
+    backend = LocalBackend(model, make_prompt, link, max_kv_bytes)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run, backend)
+        yield backend
+        nursery.cancel_scope.cancel()

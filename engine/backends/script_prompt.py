@@ -1,0 +1,154 @@
+"""Scripted runs with a model's real tokenizer: everything is rendered and encoded as that model would want it.
+
+`PromptContext` does it once per new item. `UncachedContext` is the benchmarks' control: it renders and encodes the
+whole history at every prepare, as a server does that keeps items and no tokens.
+"""
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
+from itertools import groupby
+from typing import Any
+
+from engine import items
+from engine.backends.base import CallStart, Delta, Extension, ReasoningDelta, RunSpec, TextDelta
+from engine.backends.prompt import Prompt, PromptFormat
+from engine.backends.script_context import Work, check_base
+from engine.backends.turns import call_arguments, call_label
+from engine.backends.vocabulary import Span
+from engine.tokens import TokenLog
+
+
+class PromptContext:
+    """A context that only grows: tokens that are in it are never made again."""
+
+    def __init__(self, form: PromptFormat, spec: RunSpec) -> None:
+        """Raises RequestError for tools that the model cannot be shown."""
+        self.work = Work()
+        self.num_kept = 0
+        self._form = form
+        self._prompt = Prompt(form, spec)
+
+    @property
+    def tokens(self) -> TokenLog:
+        return self._prompt.tokens
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._prompt.tokens)
+
+    async def prepare(self, given: ListOf[items.Item]) -> Extension:
+        extension = await self._prompt.prepare(given)
+        self.work.add(extension)
+        return extension
+
+    def length_with(self, extension: Extension) -> int:
+        return self.num_tokens + extension.num_tokens
+
+    def commit(self, extension: Extension) -> None:
+        self._prompt.commit(extension)
+
+    def open_turn(self) -> None:
+        self._prompt.open_turn()
+
+    def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
+        self._prompt.sampled(_encode_turn(self._form, own_items(deltas), is_whole=is_whole))
+        self.num_kept = self.num_tokens
+
+
+class UncachedContext:
+    """A context that is made anew at each prepare; an extension is all of it. `tokens` begins anew with each commit."""
+
+    num_kept = 0  # nothing is reused
+
+    def __init__(self, form: PromptFormat, spec: RunSpec) -> None:
+        """Raises RequestError for tools that the model cannot be shown."""
+        self.work = Work()
+        self.tokens = TokenLog()
+        self._form = form
+        self._spec = spec
+        self._history: list[items.Item] = []
+        Prompt(form, spec)  # for its errors
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    async def prepare(self, given: ListOf[items.Item]) -> Extension:
+        history = [*self._history, *given]
+        whole = await Prompt(self._form, self._spec).prepare(history)
+        self.work.add(whole)
+        return Extension(
+            base=self.num_tokens,
+            num_items=whole.num_items,
+            num_tokens=whole.num_tokens,
+            token_ids=whole.token_ids,
+            render_ms=whole.render_ms,
+            tokenize_ms=whole.tokenize_ms,
+            payload=history,
+        )
+
+    def length_with(self, extension: Extension) -> int:
+        return extension.num_tokens
+
+    def commit(self, extension: Extension) -> None:
+        check_base(extension, self.num_tokens)
+        self._history = extension.payload
+        self.tokens = TokenLog()
+        self.tokens.give(extension.token_ids)
+
+    def open_turn(self) -> None:
+        self.tokens.give(self._form.header_ids)
+
+    def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
+        said = own_items(deltas)
+        self._history += said
+        self.tokens.sample(_encode_turn(self._form, said, is_whole=is_whole))
+
+
+def own_items(deltas: ListOf[Delta]) -> list[items.Item]:
+    """What a step said, as items. Their call ids are empty: those are minted further up."""
+    made: list[items.Item] = []
+    call: CallStart | None = None
+    for kind, group in groupby(deltas, type):
+        first, *rest = group
+        text = "".join(getattr(delta, "text", "") for delta in (first, *rest))
+        if isinstance(first, CallStart):
+            call = first
+            made.append(_call(call, ""))  # it may be cut off before its arguments
+        elif kind is ReasoningDelta:
+            made.append(items.Reasoning(content=[items.ReasoningText(text=text)]))
+        elif kind is TextDelta:
+            made.append(items.Message(role="assistant", content=[items.OutputText(text=text)]))
+        elif call is not None and text:
+            made[-1] = _call(call, text)
+    return made
+
+
+def _call(start: CallStart, text: str) -> items.FunctionCall | items.CustomToolCall:
+    fields: dict[str, Any] = {"call_id": "", "name": start.name, "namespace": start.namespace}
+    if start.type == "custom_tool_call":
+        return items.CustomToolCall(input=text, **fields)
+    return items.FunctionCall(arguments=text, **fields)
+
+
+def _encode_turn(form: PromptFormat, said: ListOf[items.Item], *, is_whole: bool) -> list[int]:
+    """The ids that a model would have sampled to say this; a whole turn ends with its stop token."""
+    ids = form.encode(list(_spans(form, said)))
+    return [*ids, *form.close_ids[:1]] if is_whole else ids
+
+
+def _spans(form: PromptFormat, said: ListOf[items.Item]) -> Iterator[Span]:
+    family, joint = form.family, ""
+    for item in said:
+        match item:
+            case items.Reasoning(content=[items.ReasoningText(text=text)]) if family.reasoning:
+                yield from (Span(family.reasoning[0], True), Span(text, False), Span(family.reasoning[1], True))
+            case items.Message():
+                yield Span(items.text_of(item.content), False)
+            case items.FunctionCall() | items.CustomToolCall():
+                head = f'{{"name": {json.dumps(call_label(item))}, "arguments": {call_arguments(item)}}}'
+                yield Span(f"{joint}{family.call_open}\n", True)
+                yield Span(head, False)
+                yield Span(f"\n{family.call_close}", True)
+        joint = "\n"

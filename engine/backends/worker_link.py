@@ -1,0 +1,146 @@
+"""The server's end of a worker: starts the process, carries frames, starts another when it dies.
+
+    STARTING ──Ready──▶ UP ──death──▶ STARTING …          STARTING ──death──▶ DOWN, for a while ──▶ STARTING
+
+What was said to a worker that died is forgotten; the owner says it again when `up` is called for the next one. The
+first death after an UP is followed by a new start at once, a failed start by ever longer waits.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from subprocess import PIPE
+from typing import Protocol
+
+import trio
+
+from engine.backends.frames import Command, Failed, Loading, Ready, Report, ReportReader, encode
+from engine.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+_MAX_WAIT_S = 30.0
+
+
+class Owner(Protocol):
+    """Who uses the link. Called from the link's task; must not wait."""
+
+    def worker_up(self, ready: Ready) -> None:
+        """A worker is there and knows nothing."""
+
+    def worker_down(self, reason: str, *, was_up: bool) -> None:
+        """The worker died, and everything it had is lost; `was_up` false: it could not even start."""
+
+    def worker_said(self, report: Report) -> None:
+        """A report about a job."""
+
+
+class WorkerLink:
+    """One worker process after another. `run` for the link's whole life, in one task."""
+
+    def __init__(self, argv: Sequence[str], progress: Callable[[str, int, int], None]) -> None:
+        """argv: the command. progress: a stage of the start, and how many of its units are done, of how many."""
+        self._argv = list(argv)
+        self._progress = progress
+        self._outbox: trio.MemorySendChannel[bytes] | None = None
+        self._process: trio.Process | None = None
+        self._ready: Ready | None = None
+        self._failure = ""
+        self._changed = trio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether what is sent now reaches a loaded model."""
+        return self._ready is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None while there is none."""
+        return self._process.pid if self._process else None
+
+    async def wait_up(self) -> Ready:
+        """Wait for a loaded model. Raises BackendError with its reason when a start has failed."""
+        while not self._ready:
+            if self._failure:
+                raise BackendError(f"The model could not be loaded: {self._failure}")
+            await self._changed.wait()
+        return self._ready
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Pass commands on, in order and in one piece. They are lost when no worker is up."""
+        if self._outbox and commands:
+            self._outbox.send_nowait(b"".join(map(encode, commands)))
+
+    async def run(self, owner: Owner) -> None:
+        """Keep a worker alive until cancelled."""
+        failed_starts = 0
+        while True:
+            was_up, reason = await self._live(owner)
+            log.error("model worker ended: %s", reason)
+            self._failure = "" if was_up else reason
+            self._notify()
+            owner.worker_down(reason, was_up=was_up)
+            failed_starts = 0 if was_up else failed_starts + 1
+            if failed_starts:
+                await trio.sleep(min(2.0**failed_starts, _MAX_WAIT_S))
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _live(self, owner: Owner) -> tuple[bool, str]:
+        """One worker's life. Returns whether it was up, and why it ended."""
+        sender, receiver = trio.open_memory_channel[bytes](math.inf)  # what a run may send is bounded by its context
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        process = await trio.lowlevel.open_process(self._argv, stdin=PIPE, stdout=PIPE, env=environment)
+        self._process, self._outbox = process, sender
+        try:
+            assert process.stdin and process.stdout
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_write_all, receiver, process.stdin)
+                failure = await self._read(process.stdout, owner)
+                nursery.cancel_scope.cancel()
+        finally:
+            was_up = self.is_up
+            self._process = self._outbox = self._ready = None
+            sender.close()
+            receiver.close()
+            await _end(process)
+        return was_up, failure or f"exit status {process.returncode}"
+
+    async def _read(self, stream: trio.abc.ReceiveStream, owner: Owner) -> str:
+        """Hand out reports until the worker closes its end; what it said of a failed start."""
+        reader, failure = ReportReader(), ""
+        async for data in stream:
+            for report in reader.feed(data):
+                match report:
+                    case Loading():
+                        self._progress(report.stage, report.done, report.total)
+                    case Ready():
+                        self._ready = report
+                        self._notify()
+                        owner.worker_up(report)
+                    case Failed(job=0):
+                        failure = report.message
+                    case _:
+                        owner.worker_said(report)
+        return failure
+
+
+async def _write_all(receiver: trio.MemoryReceiveChannel[bytes], stream: trio.abc.SendStream) -> None:
+    try:
+        async for data in receiver:
+            await stream.send_all(data)
+    except trio.BrokenResourceError:
+        return  # it died; the reader sees that too
+
+
+async def _end(process: trio.Process) -> None:
+    """Make sure that the process is gone and reaped. It has nothing to lose, so it is not asked."""
+    process.kill()
+    with trio.CancelScope(shield=True):  # bounded: a killed process ends
+        await process.wait()
+        assert process.stdin and process.stdout
+        await process.stdin.aclose()
+        await process.stdout.aclose()
