@@ -34,7 +34,9 @@ class EngineError(Exception):
 
 
 class RequestError(EngineError):
-    """The peer sent something it must change before it tries again."""
+    """The peer sent something it must change before it tries again. `stream_id`: the lane to say so on."""
+
+    stream_id: str | None = None
 
     status = 400
     code = "invalid_value"

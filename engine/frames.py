@@ -124,9 +124,7 @@ _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
 class FrameError(RequestError):
-    """A frame that cannot be acted upon; `stream_id` is its lane, as far as that could be read."""
-
-    stream_id: str | None = None
+    """A frame that cannot be read; `stream_id` is its lane, as far as that could be."""
 
 
 def decode_frame(data: bytes, *, max_depth: int) -> ClientFrame:
@@ -153,6 +151,7 @@ def decode_frame(data: bytes, *, max_depth: int) -> ClientFrame:
 
 
 def _on_lane(error: RequestError, stream_id: str | None) -> FrameError:
+    """The error as one of a frame of this lane."""
     frame_error = FrameError(error.message, param=error.param, code=error.code, status=error.status)
     frame_error.stream_id = stream_id
     return frame_error

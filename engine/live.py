@@ -12,6 +12,7 @@ import trio
 
 from engine.backends.base import Extension, Sequence
 from engine.clock import wall_clock
+from engine.errors import RequestError
 from engine.events import TERMINAL_TYPES, Event
 from engine.response import Reason, Response, Status
 from engine.settings import Settings
@@ -76,8 +77,14 @@ class Live:
     # --- readers ---
 
     def attach(self, next_seq: int, wake: Callable[[], None]) -> Cursor:
-        """A new reader from `next_seq` on. Raises EventsExpired when the log no longer reaches back that far."""
+        """A new reader from `next_seq` on.
+
+        Raises EventsExpired when the log no longer reaches back that far, RequestError when it has not come that far.
+        """
         log = self.response.log
+        if next_seq > log.next:
+            message = f"The last event of this response so far has number {log.next - 1}."
+            raise RequestError(message, param="starting_after")
         if next_seq < log.next:
             log.read(next_seq)
         cursor = Cursor(self, next_seq, wake)

@@ -21,6 +21,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice
     echo: ResponseObject
     text_format: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     seed: int | None = None
     generate: bool = True
     wants_tokens: bool = False
@@ -33,8 +35,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             model=echo.model,
             instructions=echo.instructions,
             tools=self.tools,
-            temperature=echo.temperature,
-            top_p=echo.top_p,
+            temperature=self.temperature,
+            top_p=self.top_p,
             presence_penalty=echo.presence_penalty,
             frequency_penalty=echo.frequency_penalty,
             seed=self.seed,
@@ -81,6 +83,8 @@ def read_create(frame: Create, *, default_model: str, settings: Settings) -> Run
         tool_choice=decode_tool_choice(frame.tool_choice, tools),
         echo=_echo(frame, default_model, skipped, settings),
         text_format=_text_format(frame.text),
+        temperature=frame.temperature,
+        top_p=frame.top_p,
         seed=frame.seed,
         generate=frame.generate is not False,
         wants_tokens="response.tokens" in (frame.include or ()),

@@ -118,6 +118,13 @@ class Responses:
             raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
         return live
 
+    def cancel(self, response_id: str, principal: str) -> None:
+        """End an open run because its client wants that. Raises NotFound."""
+        live = self.find(response_id, principal)
+        if not live.response.is_open:
+            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        live.cancel("cancelled")
+
     async def append(self, live: Live, items: list[Item], choice: ToolChoice | None, started_ms: float) -> Appended:
         """Check an append against the state and the model, then commit all of it. Raises RequestError: nothing changed.
 
@@ -126,12 +133,14 @@ class Responses:
         response = live.response
         batch = response.check(items)
         live.validate_ms += now_ms() - started_ms
+        new_items = response.peek_new_items(batch)
         extension = None
-        if batch.answers or batch.messages:
-            new_items = response.peek_new_items(batch)
-            extension = await _prepare(live.sequence, new_items, items)
-            # The run may have moved on while a long output was tokenised.
+        while (batch.answers or batch.messages) and extension is None:
+            prepared = await _prepare(live.sequence, new_items, items)
+            # While a long output was tokenised the run may have moved on, or another connection have answered.
             batch = response.check(items)
+            before, new_items = new_items, response.peek_new_items(batch)
+            extension = prepared if new_items == before else None
         if response.commit(batch, choice):
             live.extension = extension
             live.resume()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from engine.errors import NotFound, RequestError
-from engine.frames import Append, Cancel, Create, Processed, Resume, decode_frame
+from engine.frames import Append, Cancel, ClientFrame, Create, Processed, Resume, decode_frame
 from engine.response import Response, Status
 from engine.settings import Settings
 
@@ -124,21 +124,34 @@ class Session:
         return any(lane.paused for lane in self.lanes.values())
 
     def receive(self, data: bytes, received_ms: float) -> tuple[str | None, Command]:
-        """The lane and the command that a frame means. Raises FrameError or RequestError; nothing changed then."""
+        """The lane and the command that a frame means. Raises RequestError, which knows the lane; nothing changed."""
         frame = decode_frame(data, max_depth=self._settings.max_json_depth)
+        try:
+            return frame.stream_id, self._command(frame, received_ms)
+        except RequestError as error:
+            error.stream_id = frame.stream_id
+            raise
+
+    def _command(self, frame: ClientFrame, received_ms: float) -> Command:
         match frame:
             case Create():
-                return frame.stream_id, self._create(frame, received_ms)
+                return self._create(frame, received_ms)
             case Append():
-                return frame.stream_id, self._append(frame)
+                return self._append(frame)
             case Cancel():
-                return frame.stream_id, self._cancel(frame)
+                return self._cancel(frame)
             case Resume():
-                return frame.stream_id, self._resume(frame)
+                return self._resume(frame)
             case Processed():
-                return frame.stream_id, Nothing()
+                return Nothing()
             case _:
                 assert_never(frame)
+
+    def forget_unused(self, stream_id: str | None) -> None:
+        """Drop a lane that has nothing on it, so that a frame which failed uses up none."""
+        lane = self.lanes.get(stream_id)
+        if lane is not None and lane.response is None and not lane.is_starting and not lane.queue:
+            del self.lanes[stream_id]
 
     def next_start(self, stream_id: str | None) -> StartRun | None:
         """The lane's next queued create, if it can start now."""

@@ -41,7 +41,7 @@ def test_defaults() -> None:
         None,
     )
     spec = asked.spec("resp_1")
-    assert (spec.model, spec.temperature, spec.top_p, spec.max_output_tokens) == ("toy", 1.0, 1.0, None)
+    assert (spec.model, spec.temperature, spec.top_p, spec.max_output_tokens) == ("toy", None, None, None)
     assert (spec.parallel_tool_calls, spec.reasoning_effort, spec.seed, spec.tools) == (True, None, None, [])
 
 

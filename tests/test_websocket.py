@@ -4,7 +4,10 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tests.served import FUNCTION, open_served, pending
+from engine.backends.scenario import parse_scenario
+from engine.backends.script import ScriptBackend, ScriptSequence
+from engine.backends.script_context import EstimatedContext
+from tests.served import FUNCTION, TWO_CALLS, open_served, pending
 
 ENDLESS = """
 model: endless
@@ -330,3 +333,83 @@ async def test_an_append_after_completion_goes_on_with_everything_kept():
         assert second["previous_response_id"] == first["id"]
         assert second["output"][0]["content"][0]["text"] == "You said two."
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+async def test_an_error_goes_out_on_the_lane_of_its_frame():
+    async with open_served(max_in_flight=1, max_queued=1) as server, server.connect() as client:
+        await client.answer(("call_1", "x"), stream_id="a")
+        assert (await client.receive())["stream_id"] == "a"
+        await client.create(stream_id="a", input=[{"role": "user"}])
+        assert (await client.receive())["stream_id"] == "a"
+
+
+async def test_frames_that_fail_use_up_no_lane():
+    async with open_served(max_lanes=1) as server, server.connect() as client:
+        await client.send("response.resume", response_id="resp_x", stream_id="a")
+        assert (await client.receive())["error"]["code"] == "response_not_found"
+        await client.create(stream_id="b", input=5)
+        assert (await client.receive())["error"]["param"] == "input"
+        await client.create(stream_id="c", model="unknown")
+        assert (await client.receive())["error"]["code"] == "model_not_found"
+        await client.create(stream_id="d")
+        assert (await client.step())[-1]["type"] == "response.done"
+
+
+async def test_a_queued_create_that_fails_lets_the_next_one_start(autojump_clock):
+    scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create()
+        await client.create(model="unknown")
+        await client.create()
+        assert (await client.step())[-1]["type"] == "response.completed"
+        assert (await client.step())[-1]["error"]["code"] == "model_not_found"
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_cancel_of_an_ended_run_is_not_found():
+    async with open_served(KEPT_OPEN) as server, server.connect() as client:
+        await client.create(resumable=True)
+        response_id = (await client.step())[-1]["response"]["id"]
+        async with server.connect() as other:
+            await other.send("response.cancel", response_id=response_id)
+            assert (await other.receive())["error"]["code"] == "response_not_found"
+
+
+async def test_resume_from_what_has_not_happened_is_refused():
+    async with open_served() as server, server.connect() as client:
+        await client.create(resumable=True)
+        frames = await client.step()
+        async with server.connect() as other:
+            await other.send("response.resume", response_id=frames[0]["response"]["id"], starting_after=9999)
+            error = (await other.receive())["error"]
+            assert (error["code"], error["param"]) == ("invalid_value", "starting_after")
+
+
+class SlowSequence(ScriptSequence):
+    """Takes a second to prepare, as a long output does."""
+
+    async def prepare(self, items):
+        await trio.sleep(1)
+        return await super().prepare(items)
+
+
+class SlowBackend(ScriptBackend):
+    """Its sequences are slow to prepare."""
+
+    def open_sequence(self, spec):
+        return SlowSequence(self._scenarios["script:test"], spec, EstimatedContext(spec))
+
+
+async def test_two_connections_that_answer_at_once_lose_no_output(autojump_clock):
+    backend = SlowBackend([parse_scenario(TWO_CALLS.replace("{last_output}", "{outputs}"))])
+    async with open_served(backend=backend) as server, server.connect() as client, server.connect() as other:
+        await client.create(resumable=True)
+        frames = await client.step()
+        keys, response_id = pending(frames), frames[0]["response"]["id"]
+        await other.send("response.resume", response_id=response_id, starting_after=frames[-2]["sequence_number"])
+        await other.step()
+        await client.answer((keys[0], "from one"))
+        await other.answer((keys[1], "from the other"))
+        text = (await other.step())[-1]["response"]["output"][-1]["content"][0]["text"]
+        assert "from one" in text
+        assert "from the other" in text

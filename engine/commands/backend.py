@@ -53,16 +53,13 @@ async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[B
         folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=tuple(form.stop_ids)
     )
 
-    def loading(stage: str, done: int, total: int) -> None:
-        progress(stage, done / total if total else 0.0)
-
     opened = open_local_backend(
         model,
         partial(Prompt, form),
         max_kv_bytes=settings.max_kv_bytes,
         dtype=settings.dtype,
         threads=settings.threads or None,
-        progress=loading,
+        progress=progress,
     )
     async with opened as backend:
         yield backend

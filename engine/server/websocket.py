@@ -19,7 +19,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from engine.clock import now_ms
 from engine.errors import EngineError, RequestError, ServerError
 from engine.events import encode_event, encode_frame, with_lane
-from engine.frames import Append, FrameError
+from engine.frames import Append
 from engine.live import Cursor, Live, is_terminal
 from engine.request import read_append, read_create
 from engine.responses import Responses
@@ -120,13 +120,20 @@ class Connection:
         try:
             stream_id, command = self._session.receive(data, received_ms)
             await self._carry_out(stream_id, command, received_ms)
-        except FrameError as error:
-            self._refuse(error, error.stream_id)
         except EngineError as error:
+            if stream_id is None and isinstance(error, RequestError):
+                stream_id = error.stream_id
             self._refuse(error, stream_id)
+            self._free(stream_id)
         except Exception:
             log.exception("frame failed")
             self._refuse(ServerError("The server had an error while processing the frame."), stream_id)
+            self._free(stream_id)
+
+    def _free(self, stream_id: str | None) -> None:
+        """A frame of this lane came to nothing: others may use its place."""
+        self._session.forget_unused(stream_id)
+        self._start_waiting()
 
     async def _carry_out(self, stream_id: str | None, command: Command, received_ms: float) -> None:
         match command:
@@ -138,7 +145,7 @@ class Connection:
                 await self._continue(stream_id, frame)
             case CancelRun(frame, response):
                 response_id = response.id if response else frame.response_id
-                self._responses.find(response_id or "", self._admission.principal).cancel("cancelled")
+                self._responses.cancel(response_id or "", self._admission.principal)
             case ResumeRun(frame):
                 self._resume(stream_id, frame.response_id, frame.starting_after)
             case Nothing():
@@ -260,16 +267,25 @@ class Connection:
         if self._admission.wants_timing:
             await self._send_frame(with_lane(timing_frame(event), stream_id))
         await self._send_frame(with_lane(encode_event(event), stream_id))
-        for waiting in list(self._session.lanes):
-            if start := self._session.next_start(waiting):
-                self._session.lanes[waiting].is_starting = True
-                self._nursery.start_soon(self._start_queued, waiting, start)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Start the queued creates that can start now."""
+        for stream_id in list(self._session.lanes):
+            if start := self._session.next_start(stream_id):
+                self._session.lanes[stream_id].is_starting = True
+                self._nursery.start_soon(self._start_queued, stream_id, start)
 
     async def _start_queued(self, stream_id: str | None, start: StartRun) -> None:
         try:
             await self._start(stream_id, start)
         except EngineError as error:
             self._refuse(error, stream_id)
+            self._free(stream_id)
+        except Exception:
+            log.exception("queued create failed")
+            self._refuse(ServerError("The server had an error while processing the frame."), stream_id)
+            self._free(stream_id)
 
     # --- heartbeat and end ---
 
