@@ -180,9 +180,6 @@ class Run:
             raise trio.BusyResourceError("another task reads this run")
         self._is_read = True
         try:
-            return await self._driver.entries.receive()
-        except trio.EndOfChannel:
-            assert self._driver.final is not None
-            return self._driver.final
+            return await self._driver.next_entry()
         finally:
             self._is_read = False

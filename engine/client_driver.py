@@ -5,6 +5,7 @@ make of the server's words is decided by `client_state.RunState`.
 """
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Callbacks:
 
 
 class Driver:
-    """Drives one run. `entries` gives its events and the results of its turns; when it ends, `final` says how.
+    """Drives one run. `next_entry` gives its events and the results of its turns; when it ends, `final` says how.
 
     `runner` must be set before `drive`.
     """
@@ -58,13 +59,13 @@ class Driver:
 
     def __init__(self, state: RunState, connector: Connector, callbacks: Callbacks, max_retries: int) -> None:
         self.state = state
-        self.entries: trio.MemoryReceiveChannel[Entry]
-        self._entries_in, self.entries = trio.open_memory_channel[Entry](MAX_UNREAD_EVENTS)
+        self._entries_in, self._entries = trio.open_memory_channel[Entry](math.inf)
         self.final: Result | Exception | None = None
         self._connector = connector
         self._callbacks = callbacks
         self._max_retries = max_retries
         self._tools: trio.Nursery | None = None
+        self._room = trio.Event()
         self._woken = trio.Event()
         self._ended = trio.Event()
         self._stopped = trio.Event()
@@ -83,9 +84,20 @@ class Driver:
                 await self._hold_connections()
         self._stopped.set()
 
+    async def next_entry(self) -> Entry | Exception:
+        """The next event, or the result of the turn or of the run, or what broke it."""
+        try:
+            return await self._entries.receive()
+        except trio.EndOfChannel:
+            assert self.final is not None
+            return self.final
+        finally:
+            self._room.set()
+
     async def leave(self) -> None:
         """Stop driving; a run that is not over is cancelled on the server, if it can be reached in time."""
-        self.entries.close()
+        self._entries.close()
+        self._room.set()
         self.state.cancel()
         self.wake()
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
@@ -159,11 +171,21 @@ class Driver:
             raise losses[0]
 
     async def _read(self, connection: Connection) -> None:
+        """Take in events. No checkpoint between receiving one and having acted on it, or a loss could swallow it."""
         while not self._ended.is_set():
+            await self._wait_room()
             event = decode_event(await connection.receive())
             for effect in self.state.receive(event):
-                await self._act(effect)
+                self._act(effect)
             self.wake()
+
+    async def _wait_room(self) -> None:
+        """Let the server feel a user who does not read; one who has left reads nothing ever."""
+        while (unread := self._entries_in.statistics()).current_buffer_used >= MAX_UNREAD_EVENTS:
+            if not unread.open_receive_channels:
+                return
+            self._room = trio.Event()
+            await self._room.wait()
 
     async def _write(self, connection: Connection) -> None:
         while True:
@@ -187,11 +209,11 @@ class Driver:
 
     # --- effects ---
 
-    async def _act(self, effect: Effect) -> None:
+    def _act(self, effect: Effect) -> None:
         match effect:
             case Show(event):
                 self._call_back(self._callbacks.on_event, event)
-                await self._give(event)
+                self._give(event)
             case StartCall(item):
                 assert self._tools is not None
                 self._tools.start_soon(self._answer, item)
@@ -199,7 +221,7 @@ class Driver:
                 if self.state.phase is Phase.ENDED:
                     self._end(result)
                 else:
-                    await self._give(result)
+                    self._give(result)
             case Fail(error):
                 self._end(error)
             case Reconnect(reason):
@@ -207,9 +229,9 @@ class Driver:
             case _:
                 assert_never(effect)
 
-    async def _give(self, entry: Event | Result) -> None:
+    def _give(self, entry: Event | Result) -> None:
         try:
-            await self._entries_in.send(entry)
+            self._entries_in.send_nowait(entry)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The block was left, or a callback failed: nobody reads on.
             return

@@ -45,14 +45,23 @@ class AwaitAnswer:
     call_id: str
 
 
-Act = Say | Call | AwaitAnswer
+@dataclass(frozen=True)
+class Think:
+    """Sampling goes on for a while."""
+
+    seconds: float
+
+
+Act = Say | Call | AwaitAnswer | Think
 
 
 class FakeServer:
     """One run of scripted steps.
 
-    received: the client's frames, in order. cuts: how many frames each connection carries to the client before it
-    breaks; connections beyond the list hold. refusals: for a frame type, the errors that its next frames get.
+    received: the client's frames, in order; outputs and texts: what they brought. cuts: how many frames each
+    connection carries to the client before it breaks; connections beyond the list hold. refusals: for a frame type,
+    the errors that its next frames get. losses: for a frame type, the connection breaks at its next frames, before
+    (False) or after (True) the server took them in.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class FakeServer:
         *,
         cuts: list[int] | None = None,
         refusals: dict[str, list[Frame]] | None = None,
+        losses: dict[str, list[bool]] | None = None,
         is_kept_open: bool = False,
     ) -> None:
         self.received: list[Frame] = []
@@ -69,11 +79,12 @@ class FakeServer:
         self._steps = steps
         self._cuts = iter(cuts or [])
         self._refusals = refusals or {}
+        self._losses = losses or {}
         self._is_kept_open = is_kept_open
         self._log: list[Frame] = []
         self._items: list[Frame] = []
         self._pending: list[str] = []
-        self._num_messages = 0
+        self.texts: list[str] = []
         self._is_created = False
         self._status = "in_progress"
         self._is_cancelled = False
@@ -98,12 +109,14 @@ class FakeServer:
             self._emit("response.incomplete", response=self._response("incomplete") | {"incomplete_details": details})
 
     async def _step(self, step: list[Act]) -> None:
-        num_messages = self._num_messages
+        num_messages = len(self.texts)
         for act in step:
             await trio.lowlevel.checkpoint()
             match act:
                 case AwaitAnswer(key):
                     await self._wait(lambda key=key: key not in self._pending)
+                case Think(seconds):
+                    await trio.sleep(seconds)
                 case Say(text):
                     self._emit("response.output_text.delta", delta=text)
                     self._add({"type": "message", "content": [{"type": "output_text", "text": text}]})
@@ -116,7 +129,7 @@ class FakeServer:
             pending = [{"answer_key": key} for key in self._pending]
             self._status = "paused"
             self._emit("response.done", response=self._response("in_progress") | {"pending": pending})
-            await self._wait(lambda: not self._pending and (not waits_for_user or self._num_messages > num_messages))
+            await self._wait(lambda: not self._pending and (not waits_for_user or len(self.texts) > num_messages))
             self._status = "in_progress"
 
     def _add(self, item: Frame) -> None:
@@ -173,6 +186,12 @@ class FakeServer:
         cursor: list[int] = []
         while True:
             frame = msgspec.json.decode(await websocket.get_message())
+            if losses := self._losses.get(frame["type"]):
+                if losses.pop(0):
+                    self._handle(frame)
+                await stream.aclose()
+                nursery.cancel_scope.cancel()
+                return
             self.received.append(frame)
             replies, start = self._handle(frame)
             for reply in replies:
@@ -221,7 +240,7 @@ class FakeServer:
         answered = []
         for item in items:
             if item["type"] == "message":
-                self._num_messages += 1
+                self.texts.append(item["content"][0]["text"])
                 continue
             key, start = item["call_id"], item.get("offset", 0)
             self.outputs[key] = self.outputs.get(key, "")[:start] + item["output"]

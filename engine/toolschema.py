@@ -14,6 +14,7 @@ from typing import Any, Final, get_type_hints
 import pydantic
 import pydantic_core
 import trio
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from engine.docstrings import describe
@@ -141,7 +142,7 @@ def _arguments_model(function: ToolFunction, name: str, descriptions: dict[str, 
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(inspect.signature(function).parameters.values()):
         _refuse_unnamed(parameter, name)
-        info = pydantic.fields.FieldInfo.from_annotation(hints.get(parameter.name, Any))
+        info = FieldInfo.from_annotation(hints.get(parameter.name, Any))
         text = info.description or descriptions.get(parameter.name)
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         field = pydantic.Field(default, alias=parameter.name, description=text)
