@@ -88,6 +88,8 @@ async def _sample(live: Live, given: Timing, settings: Settings) -> None:
                 return
             response.feed(delta)
         live.notify()
+        # Readers first: what the backend does at the end of a step would delay events that are there already.
+        await trio.lowlevel.checkpoint()
         await live.wait_drained()
 
 

@@ -143,10 +143,8 @@ class ScriptSequence:
         if self._step is not step:  # cancelled while waiting; it has been settled already
             return [step.end("stop")]
         batch = step.due_deltas()
-        # A failure waits for the next call, or the deltas before it would be lost.
-        if not batch or (step.is_over and not isinstance(step.take.ending, BackendError)):
-            batch.append(self._finish(step))
-        return batch
+        # The end comes alone: what it takes (counting what was sampled, or failing) must not hold up the last deltas.
+        return batch or [self._finish(step)]
 
     def _finish(self, step: "_Step") -> StepEnd:
         ending = step.take.ending

@@ -8,12 +8,14 @@ harmless text gets exactly the ids that the model was trained on.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from tokenizers import Tokenizer
 
+_SHORT: Final = 64  # characters; longer texts hardly ever come twice
 _SPACE: Final = "▁"  # what SentencePiece writes for a space
 
 
@@ -43,6 +45,8 @@ class Vocabulary:
         self._plain.encode_special_tokens = True
         self._plain.no_truncation()
         self._plain.no_padding()
+        # Templates write the same few pieces between control tokens over and over.
+        self._encode_again = lru_cache(1024)(lambda text: tuple(self._encode(text)))
         self._is_byte_level = "ByteLevel" in _decoder_kinds(data.get("decoder"))
         self._added_bytes: dict[int, bytes] = {token["id"]: token["content"].encode() for token in added}
         self.size: int = self._plain.get_vocab_size(with_added_tokens=True)
@@ -55,7 +59,11 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain content; never a control token."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return list(self._encode_again(text)) if len(text) <= _SHORT else self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        # The batch form with one text: there is no single form that leaves out the offsets, a fifth of the time.
+        ids: list[int] = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def encode_spans(self, spans: Iterable[Span]) -> list[int]:
