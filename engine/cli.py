@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from engine.backends.pretrained import DEFAULT_MODEL
 from engine.commands.bench import memory_command, stream_command, turn_command
+from engine.commands.models import fetch_command, models_command
+from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
 
 HELP = """A server for agent runs: one run is one long-lived Response.
@@ -54,6 +57,50 @@ def serve(
         show_settings(settings)
     else:
         serve_command(settings)
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(help="what the agent is asked")],
+    tool: Annotated[list[Path] | None, typer.Option(help="Python file with functions the model may call")] = None,
+    url: Annotated[str | None, typer.Option(help="a running server; without it one starts for this run")] = None,
+    backend: Annotated[str | None, typer.Option(help="backend of the server that starts for this run")] = None,
+    model: Annotated[str | None, typer.Option(help="model; with --url one that the server has")] = None,
+    instructions: Annotated[str | None, typer.Option(help="the system prompt")] = None,
+    keep_open: Annotated[bool, typer.Option("--keep-open", help="read further messages from stdin")] = False,
+    trace: Annotated[Path | None, typer.Option(help="write every frame, both ways, to this file")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="LONGLOOP_API_KEY", help="key to present")] = None,
+    tool_deadline_s: Annotated[float | None, typer.Option(help="seconds a tool may take")] = None,
+    max_output_tokens: Annotated[int | None, typer.Option(help="tokens the run may sample")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object per event, the result last")] = False,
+) -> None:
+    """One agent run from the terminal: items, tool calls, pauses and times as they happen."""
+    code = run_command(
+        prompt,
+        tool_files=tool or [],
+        url=url,
+        backend=backend,
+        model=model,
+        instructions=instructions,
+        keep_open=keep_open,
+        trace=trace,
+        api_key=api_key,
+        as_json=as_json,
+        tool_deadline_s=tool_deadline_s,
+        max_output_tokens=max_output_tokens,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def models(
+    fetch: Annotated[str | None, typer.Option(help="make this model ready (`default` for the default one)")] = None,
+) -> None:
+    """List the models that are here, or make one ready ahead of time."""
+    if fetch is None:
+        models_command()
+    else:
+        fetch_command(DEFAULT_MODEL if fetch == "default" else fetch)
 
 
 bench = typer.Typer(
