@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from trio.testing import memory_stream_pair
+from trio.testing import lockstep_stream_pair, memory_stream_pair
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from engine.backends.base import Backend
@@ -77,9 +77,9 @@ class Served:
         self.app = app
         self._nursery = nursery
 
-    def stream(self) -> trio.abc.Stream:
-        """A raw connection to it."""
-        ours, theirs = memory_stream_pair()
+    def stream(self, *, lockstep: bool = False) -> trio.abc.Stream:
+        """A raw connection to it; with `lockstep` nothing is sent before it is received, as over a full socket."""
+        ours, theirs = lockstep_stream_pair() if lockstep else memory_stream_pair()
         self._nursery.start_soon(self.app.serve_stream, theirs)
         return ours
 
