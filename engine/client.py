@@ -34,7 +34,7 @@ OfferedTool = ToolFunction | FunctionTool | Mapping[str, Any]
 async def open_run(
     url: str,
     *,
-    model: str,
+    model: str | None = None,
     input: str | list[Any],
     tools: Iterable[OfferedTool] = (),
     instructions: str | None = None,
@@ -54,6 +54,7 @@ async def open_run(
 ) -> AsyncIterator["Run"]:
     """A run on the server at `url`. Leaving the block early cancels the run there.
 
+    model: the server's default when None.
     tools: functions (see engine.toolschema), or dicts for definitions that the server itself runs.
     fields: further fields of `response.create` (`max_output_tokens`, `temperature`, `include`, `tool_choice`, …).
     tool_deadline_s: longest time for a call, unless its FunctionTool says otherwise; then the model is told so.

@@ -169,7 +169,9 @@ class WebSocketConnector:
         except trio_websocket.DisconnectionTimeout as error:
             raise ConnectionLost("the server did not close the connection") from error
         except (OSError, trio_websocket.HandshakeError) as error:
-            raise ConnectionLost(f"cannot connect to {self.url}: {error or type(error).__name__}") from error
+            # HandshakeError itself says nothing; the OSError behind it does.
+            reason = error.__cause__ or error
+            raise ConnectionLost(f"cannot connect to {self.url}: {str(reason) or type(reason).__name__}") from error
 
 
 @contextmanager
