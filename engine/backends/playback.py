@@ -130,7 +130,7 @@ class Playback:
             if isinstance(entry, ScriptedStep):
                 return entry
             self._enter(entry, frame.index)
-        return ScriptedStep(parts=(Fail(message="No step of the scenario applies: no case holds and none is open."),))
+        return ScriptedStep(parts=(Fail(message="No step of the scenario applies to what has been said."),))
 
     def _leave(self, frame: _Frame) -> ScriptedStep | None:
         """Go on after the last entry of a list: its next round, the list around it, or the end of the script."""

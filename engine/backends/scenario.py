@@ -37,7 +37,8 @@ line), {last_user}, {turn}, {step}, {index} (of the innermost repeat), all count
 characters (1000 without). {{turn}} is the text {turn}; other braces mean nothing.
 
 A run starts at step 1, and a run that outlives the script does what `at_end` says. Steps that a run's history
-already shows (assistant turns in its input) are passed over, so the stateless and chained designs play the same.
+already shows (assistant turns in its input) are passed over, so the stateless and chained designs play the same, and a
+run tried again after a failure meets that failure again.
 Unknown keys are errors. All of it is deterministic.
 """
 

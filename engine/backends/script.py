@@ -218,11 +218,6 @@ class _Step:
             self._first_at = trio.current_time()
         return take.deltas[start:end]
 
-    @property
-    def is_over(self) -> bool:
-        """Whether everything has been taken and the end is due."""
-        return self.position == len(self.take.deltas) and self._elapsed() >= self.take.end_due
-
     def _elapsed(self) -> float:
         # A nanosecond more, or rounding would leave out what the wait was for.
         return trio.current_time() - self._started_at + 1e-9

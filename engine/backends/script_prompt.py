@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from engine import items
-from engine.backends.base import CallStart, Delta, Extension, ReasoningDelta, RunSpec, TextDelta
+from engine.backends.base import CallDelta, CallStart, Delta, Extension, ReasoningDelta, RunSpec, TextDelta
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.script_context import Work, check_base
 from engine.backends.turns import call_arguments, call_label
@@ -52,7 +52,7 @@ class PromptContext:
         self._prompt.open_turn()
 
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
-        self._prompt.sampled(_encode_turn(self._form, own_items(deltas), is_whole=is_whole))
+        self._prompt.sampled(_encode_turn(self._form, deltas, is_whole=is_whole))
         self.num_kept = self.num_tokens
 
 
@@ -101,9 +101,8 @@ class UncachedContext:
         self.tokens.give(self._form.header_ids)
 
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
-        said = own_items(deltas)
-        self._history += said
-        self.tokens.sample(_encode_turn(self._form, said, is_whole=is_whole))
+        self._history += own_items(deltas)
+        self.tokens.sample(_encode_turn(self._form, deltas, is_whole=is_whole))
 
 
 def own_items(deltas: ListOf[Delta]) -> list[items.Item]:
@@ -132,9 +131,12 @@ def _call(start: CallStart, text: str) -> items.FunctionCall | items.CustomToolC
     return items.FunctionCall(arguments=text, **fields)
 
 
-def _encode_turn(form: PromptFormat, said: ListOf[items.Item], *, is_whole: bool) -> list[int]:
+def _encode_turn(form: PromptFormat, deltas: ListOf[Delta], *, is_whole: bool) -> list[int]:
     """The ids that a model would have sampled to say this; a whole turn ends with its stop token."""
-    ids = form.encode(list(_spans(form, said)))
+    spans = list(_spans(form, own_items(deltas)))
+    if deltas and isinstance(deltas[-1], CallStart | CallDelta):
+        del spans[-2:]  # cut off inside a call: it was not closed
+    ids = form.encode(spans)
     return [*ids, *form.close_ids[:1]] if is_whole else ids
 
 
@@ -147,8 +149,8 @@ def _spans(form: PromptFormat, said: ListOf[items.Item]) -> Iterator[Span]:
             case items.Message():
                 yield Span(items.text_of(item.content), False)
             case items.FunctionCall() | items.CustomToolCall():
-                head = f'{{"name": {json.dumps(call_label(item))}, "arguments": {call_arguments(item)}}}'
                 yield Span(f"{joint}{family.call_open}\n", True)
-                yield Span(head, False)
-                yield Span(f"\n{family.call_close}", True)
+                yield Span(f'{{"name": {json.dumps(call_label(item))}, "arguments": {call_arguments(item)}', False)
+                yield Span("}\n", False)
+                yield Span(family.call_close, True)
         joint = "\n"
