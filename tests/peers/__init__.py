@@ -1,0 +1,1 @@
+"""Third-party clients, as they come, and what it takes to run and watch them."""
