@@ -65,7 +65,7 @@ def test_a_server_on_every_address_takes_addresses_but_no_names(bound: str) -> N
         "",
     ],
 )
-def test_a_foreign_or_malformed_host_is_refused(host: str) -> None:
+def test_a_foreign_or_malformed_host_is_refused(host: str) -> None:  # P2
     error = refusal(head(("host", host)), Settings())
     assert (error.status, error.code) == (403, "host_not_allowed")
     assert "allowed_hosts" in error.message
@@ -91,7 +91,7 @@ def test_a_listed_origin_passes(origin: str) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3001", "https://localhost:3000", "null", "", "http://localhost"])
-def test_any_other_origin_is_refused(origin: str) -> None:
+def test_any_other_origin_is_refused(origin: str) -> None:  # P2
     settings = Settings(allowed_origins=["http://localhost:3000"])
     error = refusal(head(("host", "localhost"), ("origin", origin)), settings)
     assert (error.status, error.code) == (403, "origin_not_allowed")
@@ -137,20 +137,20 @@ def test_without_a_bearer_key_the_principal_is_local(value: str) -> None:
         ("/v1/responses?x=1&lifecycle=append", "responses_websockets=2026-02-06"),
     ],
 )
-def test_the_append_lifecycle_is_chosen(target: str, beta: str | None) -> None:
+def test_the_append_lifecycle_is_chosen(target: str, beta: str | None) -> None:  # P1
     headers = [("openai-beta", beta)] if beta is not None else []
     assert admit(head(*headers, target=target), Settings()) == Admission("local", "append", wants_timing=False)
 
 
 @pytest.mark.parametrize("beta", ["responses_websockets=2026-02-06", "x=1,responses_multi_agent=v1"])
-def test_a_beta_header_of_another_lifecycle_gets_426(beta: str) -> None:
+def test_a_beta_header_of_another_lifecycle_gets_426(beta: str) -> None:  # P1
     with pytest.raises(RequestError, match="2026-02-04") as caught:
         admit(head(("openai-beta", beta)), Settings())
     assert (caught.value.status, caught.value.code) == (426, "unsupported_lifecycle")
 
 
 @pytest.mark.parametrize("name", ["chain", "inject", "responses_websockets=2026-02-06"])
-def test_a_queried_lifecycle_that_is_not_there_yet_gets_400(name: str) -> None:
+def test_a_queried_lifecycle_that_is_not_there_yet_gets_400(name: str) -> None:  # P1
     with pytest.raises(RequestError, match="lifecycle=append") as caught:
         admit(head(target=f"/v1/responses?lifecycle={name}"), Settings())
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_lifecycle", "lifecycle")

@@ -71,7 +71,7 @@ def part(key: str, text: str, offset: int, status: str = "in_progress") -> Item:
 
 
 @pytest.mark.parametrize("number", range(len(CALLS)))
-def test_each_kind_of_call_is_answered_by_its_kind(number: int) -> None:
+def test_each_kind_of_call_is_answered_by_its_kind(number: int) -> None:  # P39
     answers = opened(number)
     (pending,) = answers.unanswered()
     assert pending.answer_type == WHOLE[number]["type"]
@@ -109,7 +109,7 @@ def test_local_shell_is_matched_by_the_call_id_in_id_too() -> None:
     assert answers.unanswered() == []
 
 
-def test_outputs_come_out_in_call_order_whatever_order_they_came_in() -> None:
+def test_outputs_come_out_in_call_order_whatever_order_they_came_in() -> None:  # P17
     answers = opened(*range(8))
     for number in (5, 0, 7, 2, 1, 6, 3, 4):
         append(answers, item(**WHOLE[number]))
@@ -167,7 +167,7 @@ def answered(number: int, when: str) -> tuple[Answers, list[Item]]:
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("number", range(len(CALLS)))
 @pytest.mark.parametrize("extra", [{}, {"id": "resent"}, {"status": "completed"}, {"created_by": "x"}])
-def test_identical_second_answer_is_a_no_op(number: int, when: str, extra: dict[str, Any]) -> None:
+def test_identical_second_answer_is_a_no_op(number: int, when: str, extra: dict[str, Any]) -> None:  # P14
     answers, before = answered(number, when)
     waiting = answers.unanswered()
     batch = answers.check([*before, item(**WHOLE[number] | extra)])
@@ -201,7 +201,7 @@ def test_part_of_a_function_output_cannot_follow_another_kind_of_answer(number: 
 
 
 @given(text=st.text(max_size=12), cuts=st.lists(st.integers(0, 12), max_size=5))
-def test_output_in_any_parts_is_the_whole_output(text: str, cuts: list[int]) -> None:
+def test_output_in_any_parts_is_the_whole_output(text: str, cuts: list[int]) -> None:  # P20
     places = sorted({min(cut, len(text)) for cut in cuts} | {0})
     answers = opened(0)
     for start, end in zip(places, [*places[1:], len(text)], strict=True):
@@ -212,7 +212,7 @@ def test_output_in_any_parts_is_the_whole_output(text: str, cuts: list[int]) -> 
 
 
 @given(text=st.text(min_size=1, max_size=8), data=st.data())
-def test_any_resent_part_changes_nothing_and_any_gap_is_refused(text: str, data: st.DataObject) -> None:
+def test_any_resent_part_changes_nothing_and_any_gap_is_refused(text: str, data: st.DataObject) -> None:  # P20
     answers = opened(0, 1)
     known = data.draw(st.integers(1, len(text)))
     append(answers, part("a", text[:known], 0))
@@ -387,3 +387,4 @@ def test_message_of_an_append_that_is_resent_is_taken_once() -> None:
     assert answers.check([item(**WHOLE[0]), user("hurry")]).is_empty
     assert answers.check([item(**WHOLE[0]), user("another")]).messages == [user("another")]
     assert answers.check([user("hurry")]).messages == [user("hurry")]
+; P21; P14

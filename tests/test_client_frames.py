@@ -43,7 +43,7 @@ def test_each_frame_is_decoded_on_its_lane(frame: dict[str, Any], kind: type) ->
     assert isinstance(decode(dict(reversed(frame.items()))), kind)  # some SDKs send `type` last
 
 
-def test_codex_create_is_accepted() -> None:
+def test_codex_create_is_accepted() -> None:  # P6
     frame = decode(
         {
             "type": "response.create",
@@ -70,7 +70,7 @@ def test_codex_create_is_accepted() -> None:
     )
 
 
-def test_null_counts_as_absent_for_every_optional_field_of_create() -> None:
+def test_null_counts_as_absent_for_every_optional_field_of_create() -> None:  # P6
     names = [name for name in Create.__struct_fields__ if name != "tool_choice"]
     frame = decode({"type": "response.create", "tool_choice": None} | dict.fromkeys(names))
     assert all(getattr(frame, name) is None for name in names)
@@ -118,7 +118,7 @@ def test_null_counts_as_absent_for_every_optional_field_of_create() -> None:
         (b'{"type":"response.create","temperature":NaN}', None, "invalid_json"),
     ],
 )
-def test_malformed_frame_names_its_field(frame: Any, param: str | None, code: str) -> None:
+def test_malformed_frame_names_its_field(frame: Any, param: str | None, code: str) -> None:  # P5
     error = refusal(frame)
     assert (error.param, error.code, error.status) == (param, code, 400)
 
@@ -131,7 +131,7 @@ def test_frame_cut_anywhere_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stream_id", ["", "a b", "a/b", "é", "a\n", "x" * 257, 5, [], {}, True])
-def test_invalid_stream_id_is_refused_with_the_code_clients_know(stream_id: Any) -> None:
+def test_invalid_stream_id_is_refused_with_the_code_clients_know(stream_id: Any) -> None:  # P8
     error = refusal({"type": "response.create", "stream_id": stream_id})
     assert (error.code, error.param, error.stream_id) == ("invalid_stream_id", "stream_id", None)
     assert error.message == (

@@ -23,7 +23,7 @@ async def _stuck(server: Served, **fields: object) -> tuple[trio.abc.Stream, Liv
     return stream, live
 
 
-async def test_a_reader_that_takes_nothing_loses_its_connection_not_its_run(autojump_clock):
+async def test_a_reader_that_takes_nothing_loses_its_connection_not_its_run(autojump_clock):  # P37
     async with open_served(FAST, send_timeout_s=3, high_water_events=64) as server:
         stream, live = await _stuck(server, resumable=True)
         assert live.response.log.next < 20_000  # sampling waits for the reader
@@ -44,7 +44,7 @@ async def test_a_run_whose_reader_stalls_fails(autojump_clock):
         await stream.aclose()
 
 
-async def test_a_peer_that_answers_no_ping_is_dropped(autojump_clock):
+async def test_a_peer_that_answers_no_ping_is_dropped(autojump_clock):  # P35
     async with open_served(
         PACED, ping_every_s=5, pong_timeout_s=5, send_timeout_s=1000, high_water_events=10**6
     ) as server:
@@ -58,7 +58,7 @@ async def test_a_peer_that_answers_no_ping_is_dropped(autojump_clock):
         assert b"\x03\xf3" in received  # 1011 in the close frame
 
 
-async def test_no_pong_is_asked_for_while_a_run_is_paused(autojump_clock):
+async def test_no_pong_is_asked_for_while_a_run_is_paused(autojump_clock):  # P35
     async with open_served(ping_every_s=5, pong_timeout_s=5) as server:
         stream = server.stream()
         await _open_by_hand(stream)

@@ -12,7 +12,8 @@ ENGINE = Path(__file__).parent.parent / "engine"
 # Top to bottom; a module may import from its own layer (without cycles) and from those below.
 LAYERS: dict[str, str] = {
     "surface": """
-        __main__ cli commands commands/backend commands/bench commands/run commands/serve timeline timeline_view toolfile
+        __main__ cli commands commands/backend commands/bench commands/models commands/run
+        commands/serve timeline timeline_view toolfile
         bench bench/machine bench/memory bench/peers bench/processes bench/stream bench/turn
         client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
         server server/access server/app server/exchange server/frame_stream server/http server/routes server/timing

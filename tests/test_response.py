@@ -55,7 +55,7 @@ def terminals(run: Run) -> list[str]:
 # --- one step ----------------------------------------------------------------------------------------------------
 
 
-def test_answer_without_calls_has_the_full_scaffold() -> None:
+def test_answer_without_calls_has_the_full_scaffold() -> None:  # P29
     # BerriAI/litellm#9545, #22102, openai/codex#12798, Oaklight/llm-rosetta#56, Sophomoresty/gemini-web2api#57
     run = Run().step("Hi", " there.")
     assert run.types == [
@@ -76,7 +76,7 @@ def test_lifecycle_events_hold_a_whole_response_object() -> None:
     assert run.last["response"]["completed_at"] == int(NOW) + 1
 
 
-def test_no_item_ever_holds_null() -> None:
+def test_no_item_ever_holds_null() -> None:  # P29
     run = Run(tools=TOOLS).feed(ReasoningDelta("r")).step("t", call(), call("x", name="note", kind="custom_tool_call"))
     items = [event["item"] for event in run.events if "item" in event]
     assert len(items) == 8
@@ -144,7 +144,7 @@ def test_step_ends_by_end_step_only() -> None:
 # --- rules 1 to 3: one run, one terminal per step, a pause of constant size ---------------------------------------
 
 
-def test_one_run_has_one_id_one_created_and_rising_numbers_over_all_its_steps() -> None:
+def test_one_run_has_one_id_one_created_and_rising_numbers_over_all_its_steps() -> None:  # P27
     run = Run(tools=TOOLS)
     for number in range(3):
         run.step("t", call())
@@ -173,7 +173,7 @@ def test_pause_says_what_is_pending_and_nothing_else() -> None:
     ]
 
 
-def test_pause_has_constant_size() -> None:
+def test_pause_has_constant_size() -> None:  # P28
     run, sizes = Run(tools=TOOLS), []
     for number in range(30):
         run.step("word " * 50, call('{"x": "%s"}' % ("y" * 500)), end=stop(given=100_000, sampled=1000))  # braces
@@ -184,7 +184,7 @@ def test_pause_has_constant_size() -> None:
     assert max(sizes) - min(sizes) < 60  # numbers with more digits
 
 
-def test_usage_is_the_steps_and_run_usage_the_sum() -> None:
+def test_usage_is_the_steps_and_run_usage_the_sum() -> None:  # P31
     run = Run(tools=TOOLS).step(call(), end=stop(given=100, sampled=5, cached=0))
     run.append(output("call_0"))
     run.response.take_new_items()
@@ -203,7 +203,7 @@ def test_usage_is_the_steps_and_run_usage_the_sum() -> None:
     assert run.response.num_sampled == 12
 
 
-def test_timing_is_given_per_step_and_for_the_run() -> None:
+def test_timing_is_given_per_step_and_for_the_run() -> None:  # P32
     run = Run(tools=TOOLS)
     run.feed(call())
     run.response.end_step(stop(), Timing(prefill_ms=1.00049, items_new=1), NOW)
@@ -381,7 +381,7 @@ def test_message_to_a_run_that_is_not_kept_open_is_refused() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
-def test_forced_choice_holds_until_the_first_call(choice: Any) -> None:
+def test_forced_choice_holds_until_the_first_call(choice: Any) -> None:  # P24
     run = Run(tools=TOOLS, tool_choice=choice)
     assert run.response.step_spec().tool_choice.mode == "required"
     run.step(call())
@@ -796,7 +796,7 @@ class Walk:
 
 
 @given(seed=st.integers(0, 2**32), num_moves=st.integers(1, 60), keep_open=st.booleans())
-def test_any_walk_keeps_every_rule(seed: int, num_moves: int, keep_open: bool) -> None:
+def test_any_walk_keeps_every_rule(seed: int, num_moves: int, keep_open: bool) -> None:  # P27, P28, P29
     walk = Walk(random.Random(seed), keep_open)
     for _ in range(num_moves):
         walk.move()
@@ -812,3 +812,4 @@ def test_walks_reach_everything() -> None:
             walk.move()
         seen |= set(terminals(walk.run)) | {f"pauses {min(walk.pauses, 3)}", f"closed {min(len(walk.closed), 3)}"}
     assert TERMINALS | {"pauses 3", "closed 3"} <= seen
+; P28

@@ -94,7 +94,7 @@ def test_an_absolute_target_is_routed_by_its_path() -> None:
     "target", ["/", "*", "", "/v1", "/v1/models/", "/healthz/", "//healthz", "/v1/responses/resp_1"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_an_unknown_path_is_404(target: str, method: str) -> None:
+def test_an_unknown_path_is_404(target: str, method: str) -> None:  # P3
     assert error(get(target, method)) == (404, "unknown_url")
 
 
@@ -110,7 +110,9 @@ def test_an_unknown_path_is_404(target: str, method: str) -> None:
         ("POST", "/v1/responses", "GET"),
     ],
 )
-def test_another_method_on_a_known_path_is_405_and_says_which_are_allowed(method: str, path: str, allow: str) -> None:
+def test_another_method_on_a_known_path_is_405_and_says_which_are_allowed(
+    method: str, path: str, allow: str
+) -> None:  # P3
     assert error(get(path, method)) == (405, "method_not_allowed")
     assert answer(get(path, method))[2]["allow"] == allow
 
@@ -119,7 +121,7 @@ def test_post_responses_points_to_websocket() -> None:
     assert "WebSocket" in answer(get("/v1/responses", "POST"))[1]["error"]["message"]
 
 
-def test_a_plain_get_of_responses_is_426() -> None:
+def test_a_plain_get_of_responses_is_426() -> None:  # P3
     status, _, headers = answer(get("/v1/responses"))
     assert (status, error(get("/v1/responses"))) == (426, (426, "upgrade_required"))
     assert headers == {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
@@ -143,7 +145,7 @@ def test_a_sound_handshake_is_admitted() -> None:
 
 
 @pytest.mark.parametrize("target", ["/", "/healthz", "/v1/models", "/v1/realtime", "/v1/responses/x"])
-def test_a_handshake_elsewhere_is_404(target: str) -> None:
+def test_a_handshake_elsewhere_is_404(target: str) -> None:  # P3
     assert error(handshake(target)) == (404, "unknown_url")
 
 

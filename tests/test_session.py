@@ -173,7 +173,7 @@ def test_malformed_frame_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("frame", ["create", "resume"])
-def test_max_lanes_is_reached_and_does_not_count_the_default_lane(frame: str) -> None:
+def test_max_lanes_is_reached_and_does_not_count_the_default_lane(frame: str) -> None:  # P8
     peer = Peer(Settings(max_lanes=2))
     fields = {"response_id": "r"} if frame == "resume" else {}
     for lane in ("a", "b", None):
@@ -204,7 +204,7 @@ def test_max_json_depth_is_reached() -> None:
     assert peer.refuses("create", text={"format": {"a": {"b": {}}}}).code == "json_too_deep"
 
 
-def test_max_in_flight_is_reached_and_a_free_place_lets_the_next_one_start() -> None:
+def test_max_in_flight_is_reached_and_a_free_place_lets_the_next_one_start() -> None:  # P11
     peer = Peer(Settings(max_in_flight=2))
     runs = [peer.put(Status.IN_PROGRESS, lane) for lane in "ab"]
     assert peer.session.num_sampling == 2
@@ -227,7 +227,7 @@ def test_starting_runs_count_and_paused_ones_do_not() -> None:
     assert peer.send("create", "c") == Nothing()
 
 
-def test_max_queued_is_reached_over_all_lanes_and_takes_no_lane() -> None:
+def test_max_queued_is_reached_over_all_lanes_and_takes_no_lane() -> None:  # P11
     peer = Peer(Settings(max_in_flight=1, max_queued=2, max_lanes=3))
     peer.put(Status.IN_PROGRESS, "a")
     peer.send("create", "a")
@@ -254,7 +254,7 @@ def test_creates_of_one_lane_start_first_in_first_out() -> None:
     assert started == ["first", "second", "third"]
 
 
-def test_queued_create_supersedes_the_run_that_has_paused_meanwhile() -> None:
+def test_queued_create_supersedes_the_run_that_has_paused_meanwhile() -> None:  # P10
     peer = Peer()
     run = Run(tools=[WEATHER])
     peer.session._lane(None).response = run.response
@@ -317,7 +317,7 @@ LANES: list[str | None] = [None, "a", "b", "c"]
 
 
 @given(seed=st.integers(0, 2**32), num_moves=st.integers(1, 50))
-def test_any_walk_keeps_lanes_apart_and_limits(seed: int, num_moves: int) -> None:
+def test_any_walk_keeps_lanes_apart_and_limits(seed: int, num_moves: int) -> None:  # P7
     chance = random.Random(seed)
     settings = Settings(max_in_flight=2, max_queued=3, max_lanes=3)
     peer = Peer(settings)

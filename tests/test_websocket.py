@@ -22,7 +22,7 @@ steps:
 """
 
 
-async def test_a_run_is_one_response_over_all_its_steps():
+async def test_a_run_is_one_response_over_all_its_steps():  # P16, P27
     async with open_served() as server, server.connect() as client:
         await client.create()
         first = await client.step()
@@ -49,7 +49,7 @@ async def test_a_run_is_one_response_over_all_its_steps():
         assert events[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with b."
 
 
-async def test_outputs_may_come_one_by_one_in_any_order():
+async def test_outputs_may_come_one_by_one_in_any_order():  # P17
     async with open_served() as server, server.connect() as client:
         await client.create()
         keys = pending(await client.step())
@@ -62,7 +62,7 @@ async def test_outputs_may_come_one_by_one_in_any_order():
         assert frames[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with second."
 
 
-async def test_an_early_append_leaves_no_pause(autojump_clock):
+async def test_an_early_append_leaves_no_pause(autojump_clock):  # P18
     scenario = """
 model: slow
 steps:
@@ -96,7 +96,7 @@ steps:
          "invalid_value", "tool_choice.name"),
     ],
 )  # fmt: skip
-async def test_bad_input_at_a_pause_loses_nothing(frame, code, param):
+async def test_bad_input_at_a_pause_loses_nothing(frame, code, param):  # P13, P14, P33
     async with open_served() as server, server.connect() as client:
         await client.create()
         keys = pending(await client.step())
@@ -108,14 +108,14 @@ async def test_bad_input_at_a_pause_loses_nothing(frame, code, param):
         assert (await client.step())[-1]["type"] == "response.completed"
 
 
-async def test_an_append_without_a_run_is_not_found():
+async def test_an_append_without_a_run_is_not_found():  # P15
     async with open_served() as server, server.connect() as client:
         await client.answer(("call_1", "x"))
         error = await client.receive()
         assert (error["status"], error["error"]["code"]) == (404, "response_not_found")
 
 
-async def test_a_late_append_is_not_found_and_a_full_create_works(autojump_clock):
+async def test_a_late_append_is_not_found_and_a_full_create_works(autojump_clock):  # P15, P28, P34
     async with open_served(pause_ttl_s=5) as server, server.connect() as client:
         await client.create()
         keys = pending(await client.step())
@@ -128,7 +128,7 @@ async def test_a_late_append_is_not_found_and_a_full_create_works(autojump_clock
         assert (await client.step())[-1]["type"] == "response.done"
 
 
-async def test_a_create_on_a_paused_lane_supersedes_silently():
+async def test_a_create_on_a_paused_lane_supersedes_silently():  # P10
     async with open_served() as server, server.connect() as client:
         await client.create()
         await client.step()
@@ -138,7 +138,7 @@ async def test_a_create_on_a_paused_lane_supersedes_silently():
         assert frames[-1]["type"] == "response.done"
 
 
-async def test_a_create_on_a_sampling_lane_waits(autojump_clock):
+async def test_a_create_on_a_sampling_lane_waits(autojump_clock):  # P10
     scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
     async with open_served(scenario) as server, server.connect() as client:
         await client.create()
@@ -149,7 +149,7 @@ async def test_a_create_on_a_sampling_lane_waits(autojump_clock):
         assert second[-1]["type"] == "response.completed"
 
 
-async def test_cancel_ends_a_paused_and_a_sampling_run(autojump_clock):
+async def test_cancel_ends_a_paused_and_a_sampling_run(autojump_clock):  # P25
     async with open_served(ENDLESS) as server, server.connect() as client:
         await client.create()
         await client.until("response.output_text.delta")
@@ -168,7 +168,7 @@ async def test_cancel_ends_a_paused_and_a_sampling_run(autojump_clock):
         assert (await client.receive())["error"]["code"] == "response_not_found"
 
 
-async def test_lanes_run_side_by_side_and_are_named_on_every_frame(autojump_clock):
+async def test_lanes_run_side_by_side_and_are_named_on_every_frame(autojump_clock):  # P7
     scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
     async with open_served(scenario) as server, server.connect() as client:
         await client.create(stream_id="a")
@@ -183,7 +183,7 @@ async def test_lanes_run_side_by_side_and_are_named_on_every_frame(autojump_cloc
         assert trio.current_time() < 5  # side by side, not one after the other
 
 
-async def test_kept_open_takes_the_next_user_message():
+async def test_kept_open_takes_the_next_user_message():  # P19
     async with open_served(KEPT_OPEN) as server, server.connect() as client:
         await client.create(input="one", keep_open=True)
         first = await client.step()
@@ -195,7 +195,7 @@ async def test_kept_open_takes_the_next_user_message():
         assert deltas == "You said two."
 
 
-async def test_resume_on_another_connection_replays_what_was_missed(autojump_clock):
+async def test_resume_on_another_connection_replays_what_was_missed(autojump_clock):  # P26, P42
     async with open_served() as server:
         async with server.connect() as client:
             await client.create(resumable=True)
@@ -211,7 +211,7 @@ async def test_resume_on_another_connection_replays_what_was_missed(autojump_clo
             assert (await client.step())[-1]["type"] == "response.completed"
 
 
-async def test_a_lease_that_runs_out_ends_the_run(autojump_clock):
+async def test_a_lease_that_runs_out_ends_the_run(autojump_clock):  # P42
     async with open_served(lease_s=5) as server:
         async with server.connect() as client:
             await client.create(resumable=True)
@@ -225,7 +225,7 @@ async def test_a_lease_that_runs_out_ends_the_run(autojump_clock):
             assert frames[-1]["response"]["incomplete_details"] == {"reason": "connection_lost"}
 
 
-async def test_a_dropped_connection_cancels_a_run_that_is_not_resumable(autojump_clock):
+async def test_a_dropped_connection_cancels_a_run_that_is_not_resumable(autojump_clock):  # P41
     async with open_served(ENDLESS) as server:
         async with server.connect() as client:
             await client.create()
@@ -236,7 +236,7 @@ async def test_a_dropped_connection_cancels_a_run_that_is_not_resumable(autojump
             assert (await client.receive())["error"]["code"] == "response_not_found"
 
 
-async def test_another_key_does_not_find_the_run():
+async def test_another_key_does_not_find_the_run():  # P4
     async with open_served() as server, server.connect() as client:
         await client.create(resumable=True)
         response_id = (await client.step())[0]["response"]["id"]
@@ -245,7 +245,7 @@ async def test_another_key_does_not_find_the_run():
             assert (await other.receive())["error"]["code"] == "response_not_found"
 
 
-async def test_binary_frames_are_refused_and_nothing_is_lost():
+async def test_binary_frames_are_refused_and_nothing_is_lost():  # P5
     async with open_served() as server, server.connect() as client:
         await client.create()
         keys = pending(await client.step())
@@ -255,7 +255,7 @@ async def test_binary_frames_are_refused_and_nothing_is_lost():
         assert (await client.step())[-1]["type"] == "response.completed"
 
 
-async def test_the_age_limit_tells_sampling_lanes_and_closes(autojump_clock):
+async def test_the_age_limit_tells_sampling_lanes_and_closes(autojump_clock):  # P36
     async with open_served(ENDLESS, connection_age_s=30) as server, server.connect() as client:
         await client.create()
         with pytest.raises(ConnectionClosed) as closed:
@@ -266,7 +266,7 @@ async def test_the_age_limit_tells_sampling_lanes_and_closes(autojump_clock):
         assert closed.value.reason.code == 1001
 
 
-async def test_the_age_limit_says_nothing_on_a_paused_lane(autojump_clock):
+async def test_the_age_limit_says_nothing_on_a_paused_lane(autojump_clock):  # P36, P28
     async with open_served(connection_age_s=30) as server, server.connect() as client:
         await client.create()
         await client.step()
@@ -276,7 +276,7 @@ async def test_the_age_limit_says_nothing_on_a_paused_lane(autojump_clock):
         assert closed.value.reason.reason == "websocket_connection_limit_reached"
 
 
-async def test_draining_ends_paused_runs_refuses_new_ones_and_closes(autojump_clock):
+async def test_draining_ends_paused_runs_refuses_new_ones_and_closes(autojump_clock):  # P38
     async with open_served() as server, server.connect() as client, trio.open_nursery() as nursery:
         await client.create()
         await client.step()
@@ -287,7 +287,7 @@ async def test_draining_ends_paused_runs_refuses_new_ones_and_closes(autojump_cl
         assert closed.value.reason.code == 1012
 
 
-async def test_draining_lets_a_step_finish(autojump_clock):
+async def test_draining_lets_a_step_finish(autojump_clock):  # P38
     scenario = "model: m\nsteps:\n  - text: {words: 20}\n    pace: {tokens_per_second: 10}\n"
     async with open_served(scenario) as server, server.connect() as client, trio.open_nursery() as nursery:
         await client.create()
@@ -313,7 +313,7 @@ async def test_token_events_hold_only_what_is_new():
         assert (await client.step())[-1]["type"] == "response.completed"
 
 
-async def test_generate_false_prepares_a_run_that_an_append_goes_on_from():
+async def test_generate_false_prepares_a_run_that_an_append_goes_on_from():  # P12
     async with open_served(KEPT_OPEN) as server, server.connect() as client:
         await client.create(input="hello", generate=False)
         frames = await client.step()
@@ -323,7 +323,7 @@ async def test_generate_false_prepares_a_run_that_an_append_goes_on_from():
         assert (await client.step())[-1]["response"]["output"][0]["content"][0]["text"] == "You said again."
 
 
-async def test_an_append_after_completion_goes_on_with_everything_kept():
+async def test_an_append_after_completion_goes_on_with_everything_kept():  # P21, P22
     async with open_served(KEPT_OPEN) as server, server.connect() as client:
         await client.create(input="one")
         first = (await client.step())[-1]["response"]
@@ -335,7 +335,7 @@ async def test_an_append_after_completion_goes_on_with_everything_kept():
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
-async def test_an_error_goes_out_on_the_lane_of_its_frame():
+async def test_an_error_goes_out_on_the_lane_of_its_frame():  # P7
     async with open_served(max_in_flight=1, max_queued=1) as server, server.connect() as client:
         await client.answer(("call_1", "x"), stream_id="a")
         assert (await client.receive())["stream_id"] == "a"
@@ -343,7 +343,7 @@ async def test_an_error_goes_out_on_the_lane_of_its_frame():
         assert (await client.receive())["stream_id"] == "a"
 
 
-async def test_frames_that_fail_use_up_no_lane():
+async def test_frames_that_fail_use_up_no_lane():  # P8, P9
     async with open_served(max_lanes=1) as server, server.connect() as client:
         await client.send("response.resume", response_id="resp_x", stream_id="a")
         assert (await client.receive())["error"]["code"] == "response_not_found"
@@ -366,7 +366,7 @@ async def test_a_queued_create_that_fails_lets_the_next_one_start(autojump_clock
         assert (await client.step())[-1]["type"] == "response.completed"
 
 
-async def test_cancel_of_an_ended_run_is_not_found():
+async def test_cancel_of_an_ended_run_is_not_found():  # P25
     async with open_served(KEPT_OPEN) as server, server.connect() as client:
         await client.create(resumable=True)
         response_id = (await client.step())[-1]["response"]["id"]
@@ -375,7 +375,7 @@ async def test_cancel_of_an_ended_run_is_not_found():
             assert (await other.receive())["error"]["code"] == "response_not_found"
 
 
-async def test_resume_from_what_has_not_happened_is_refused():
+async def test_resume_from_what_has_not_happened_is_refused():  # P26
     async with open_served() as server, server.connect() as client:
         await client.create(resumable=True)
         frames = await client.step()
@@ -413,3 +413,42 @@ async def test_two_connections_that_answer_at_once_lose_no_output(autojump_clock
         text = (await other.step())[-1]["response"]["output"][-1]["content"][0]["text"]
         assert "from one" in text
         assert "from the other" in text
+
+
+async def test_a_growing_output_is_taken_in_parts():  # P20
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.answer((keys[0], "whole"))
+        await client.receive()
+        for offset, part, status in ((0, "ab", "in_progress"), (1, "bcd", "in_progress"), (4, "e", "completed")):
+            item = {"type": "function_call_output", "call_id": keys[1], "output": part, "status": status}
+            await client.send("response.append", input=[item | {"offset": offset}])
+        frames = await client.step()
+        assert [frame["still_pending"] for frame in frames[:3]] == [[keys[1]], [keys[1]], []]
+        assert frames[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with abcde."
+
+
+async def test_an_append_that_does_not_fit_leaves_the_run_waiting():  # P23
+    scenario = TWO_CALLS.replace("model: test", "model: test\ncontext_window: 300")
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.answer((keys[0], "a"), (keys[1], "long " * 1000))
+        error = await client.receive()
+        assert (error["status"], error["error"]["code"]) == (400, "context_length_exceeded")
+        await client.answer((keys[0], "a"), (keys[1], "short"))
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_timing_frames_come_only_when_asked_for_and_before_the_terminal():  # P32
+    header = [(b"x-responsesapi-include-timing-metrics", b"true")]
+    async with open_served() as server, server.connect(headers=header) as client:
+        await client.create(stream_id="a")
+        frames = await client.step()
+        assert frames[-2]["type"] == "responsesapi.websocket_timing"
+        assert frames[-2]["stream_id"] == "a"
+        assert set(frames[-1]["response"]["timing"]) == {"step", "run"}
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        assert "responsesapi.websocket_timing" not in [frame["type"] for frame in await client.step()]
