@@ -111,8 +111,8 @@ class Sampled(_Frame, frozen=True, tag="sampled"):
 class Finished(_Frame, frozen=True, tag="finished"):
     """A job's end. `stop`: the last id is a stop id. `length`: `max_tokens` are there.
 
-    `reused` ids had their KV when the job began, `prefilled` went through the model before the first draw;
-    together they are the context at the job's start.
+    `reused` ids had their KV from before, `prefilled` went through the model for this job before its first draw (some
+    perhaps before it began); together they are the context at the job's start. `prefill_ms`: from the job's start.
     """
 
     seq: int

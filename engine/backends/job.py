@@ -17,19 +17,26 @@ class KV(Protocol):
 
 
 class Context:
-    """One sequence. `is_early`: pending ids may be computed although no job asks for it."""
+    """One sequence. `is_early`: pending ids may be computed although no job asks for it; `num_early` were."""
 
     def __init__(self, kv: KV, ids: list[int]) -> None:
         self.kv = kv
         self.ids = ids
         self.is_early = False
+        self.num_early = 0
 
     @property
     def num_pending(self) -> int:
         return len(self.ids) - self.kv.length
 
     def cut(self, length: int) -> None:
+        """Forget ids from `length` on."""
         del self.ids[length:]
+        self.crop(length)
+
+    def crop(self, length: int) -> None:
+        """Forget the KV from `length` on."""
+        self.num_early -= min(self.num_early, max(0, self.kv.length - length))
         self.kv.crop(length)
 
 
@@ -44,9 +51,10 @@ class Job:
         self.sampler = Sampler(ask.temperature, ask.top_p, ask.presence_penalty, ask.frequency_penalty, ask.seed)
         self.penalties = Penalties(self.sampler)
         self.guide = guides.guide(ask.constraint) if ask.constraint else None
-        context.kv.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
-        self.reused = context.kv.length
-        self.prefilled = context.num_pending
+        context.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
+        self.reused = context.kv.length - context.num_early  # what was computed early for this job is new to it
+        self.prefilled = context.num_pending + context.num_early
+        context.num_early = 0
         self.began = now
         self.fed: float | None = None
         self.drew: float | None = None

@@ -66,12 +66,15 @@ class Jobs:
         began = self._now()
         rows = self._model.step([self._part(seq, count) for seq, count in batch])
         ended = self._now()
-        for (seq, _), row in zip(batch, rows, strict=True):
-            if job := self._jobs.get(seq):
-                job.fed = began if job.fed is None else job.fed
-                if not job.context.num_pending:
-                    job.drew = ended if job.drew is None else job.drew
-                    yield from self._go_on(job, partial(job.draw, row))
+        for (seq, count), row in zip(batch, rows, strict=True):
+            job = self._jobs.get(seq)
+            if job is None:
+                self._contexts[seq].num_early += count
+                continue
+            job.fed = began if job.fed is None else job.fed
+            if not job.context.num_pending:
+                job.drew = ended if job.drew is None else job.drew
+                yield from self._go_on(job, partial(job.draw, row))
 
     def _wants(self) -> Iterator[Want]:
         for seq, job in self._jobs.items():

@@ -25,7 +25,7 @@ from engine.errors import NotFound
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float], None]
 
 
 class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,14 +193,16 @@ async def open_local_backend(
     max_kv_bytes: int,
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     threads: int | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    worker: Sequence[str] = (sys.executable, "-m", "engine.backends.worker"),
+    progress: Progress = lambda what, fraction: None,
 ) -> AsyncIterator[LocalBackend]:
     """The backend, at once; the worker loads the model meanwhile, and steps wait for it.
 
     make_prompt: the prompt of a run. max_kv_bytes: KV of paused and ended runs gives way beyond this. threads: None
-    for one per core. progress: a stage of loading, and how many of its units are done, of how many.
+    for one per core. worker: the command that becomes one, given folder and options. progress: what is being done, and
+    the fraction done, 0 to 1.
     """
-    argv = [sys.executable, "-m", "engine.backends.worker", str(model.folder), "--dtype", dtype]
+    argv = [*worker, str(model.folder), "--dtype", dtype]
     argv += ["--threads", str(threads)] if threads else []
     argv += ["--stop-ids", *map(str, model.stop_ids)]
     link = WorkerLink(argv, progress)

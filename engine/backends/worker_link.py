@@ -9,7 +9,8 @@ first death after an UP is followed by a new start at once, a failed start by ev
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from subprocess import PIPE
 from typing import Protocol
 
@@ -39,8 +40,8 @@ class Owner(Protocol):
 class WorkerLink:
     """One worker process after another. `run` for the link's whole life, in one task."""
 
-    def __init__(self, argv: Sequence[str], progress: Callable[[str, int, int], None]) -> None:
-        """argv: the command. progress: a stage of the start, and how many of its units are done, of how many."""
+    def __init__(self, argv: Sequence[str], progress: Callable[[str, float], None]) -> None:
+        """argv: the command. progress: what is being done, and the fraction done, 0 to 1."""
         self._argv = list(argv)
         self._progress = progress
         self._outbox: trio.MemorySendChannel[bytes] | None = None
@@ -116,7 +117,7 @@ class WorkerLink:
             for report in reader.feed(data):
                 match report:
                     case Loading():
-                        self._progress(report.stage, report.done, report.total)
+                        self._progress(f"Loading the model: {report.stage}", report.done / report.total)
                     case Ready():
                         self._ready = report
                         self._notify()
@@ -130,10 +131,17 @@ class WorkerLink:
 
 async def _write_all(receiver: trio.MemoryReceiveChannel[bytes], stream: trio.abc.SendStream) -> None:
     try:
-        async for data in receiver:
-            await stream.send_all(data)
+        async for first in receiver:
+            # In one piece, so that the worker knows of a step before it starts on the prompt by itself.
+            await stream.send_all(b"".join([first, *_waiting(receiver)]))
     except trio.BrokenResourceError:
         return  # it died; the reader sees that too
+
+
+def _waiting(receiver: trio.MemoryReceiveChannel[bytes]) -> Iterator[bytes]:
+    with suppress(trio.WouldBlock):
+        while True:
+            yield receiver.receive_nowait()
 
 
 async def _end(process: trio.Process) -> None:

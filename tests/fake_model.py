@@ -1,0 +1,88 @@
+"""A model without torch whose logits depend on every id and position it was given, and a worker around it.
+
+Whoever loses, repeats or misplaces one id gets other logits ever after, so equal ids prove equal contexts.
+
+    python -m tests.fake_model FOLDER --stop-ids 2        speaks as engine.backends.worker does
+"""
+
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.frames import Command, Loading, Ready
+from engine.backends.guide import Guides
+from engine.backends.jobs import Jobs
+from engine.backends.worker import Output, parse_args, read_commands, run
+from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE
+
+BYTES_PER_TOKEN = 100
+
+
+class FakeKV:
+    """Its keys and values are the ids themselves."""
+
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        self.ids = list(ids)
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
+
+    def crop(self, length: int) -> None:
+        del self.ids[length:]
+
+    def copy(self, length: int) -> "FakeKV":
+        return FakeKV(self.ids[:length])
+
+
+class FakeModel:
+    """`steps`: the sizes of each batch so far. The stop id comes only where a grammar leaves nothing else."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[int]] = []
+
+    def new_kv(self) -> FakeKV:
+        return FakeKV()
+
+    def step(self, work: Sequence[tuple[FakeKV, Sequence[int]]]) -> NDArray[np.float32]:
+        self.steps.append([len(ids) for _, ids in work])
+        for kv, ids in work:
+            kv.ids += ids
+        return np.stack([logits_after(kv.ids) for kv, _ in work])
+
+
+def logits_after(ids: Sequence[int]) -> NDArray[np.float32]:
+    """[vocab] logits that no other context has."""
+    seed = zlib.crc32(np.array(ids, np.int64).tobytes())
+    row = np.random.default_rng(seed).normal(0, 1, VOCAB_SIZE).astype(np.float32)
+    row[STOP_ID] = -100
+    return row
+
+
+def greedy(ids: Sequence[int], count: int) -> list[int]:
+    """The next ids that temperature 0 gives."""
+    context = list(ids)
+    for _ in range(count):
+        context.append(int(logits_after(context).argmax()))
+    return context[len(ids) :]
+
+
+def main(argv: list[str]) -> None:
+    args = parse_args(argv)
+    output = Output()
+    commands: SimpleQueue[Command] = SimpleQueue()
+    threading.Thread(target=read_commands, args=(commands,), daemon=True).start()
+    output.send([Loading("weights", 1, 1)])
+    guides = Guides(args.folder / "tokenizer.json", vocab_size=VOCAB_SIZE, stop_ids=args.stop_ids)
+    output.send([Ready(BYTES_PER_TOKEN, VOCAB_SIZE, 0.0)])
+    run(Jobs(FakeModel(), guides, time.perf_counter), commands, output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

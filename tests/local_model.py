@@ -1,0 +1,65 @@
+"""A prompt without templates, for tests of the local backend: items are user messages whose text is numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.backends.base import Delta, Extension, RunSpec, StepSpec, TextDelta
+from engine.backends.constraint import Constraint
+from engine.backends.local import LocalModel
+from engine.items import Item, Message
+from engine.tokens import TokenLog
+from tests.tiny_tokenizer import CONTEXT_WINDOW, STOP_ID
+
+MODEL_ID = "tiny"
+
+
+class NumbersParser:
+    """Says each id as a number."""
+
+    def feed(self, ids: Sequence[int]) -> list[Delta]:
+        return [TextDelta("".join(f"{id_} " for id_ in ids))]
+
+    def close(self) -> list[Delta]:
+        return []
+
+
+class NumbersPrompt:
+    """A context of the ids that its items name; every turn of the model begins with id 1."""
+
+    def __init__(self, constraint: Constraint | None = None) -> None:
+        self.tokens = TokenLog()
+        self._constraint = constraint
+
+    async def prepare(self, items: Sequence[Item]) -> Extension:
+        ids = [int(word) for item in items if isinstance(item, Message) for word in str(item.content).split()]
+        return Extension(len(self.tokens), len(items), len(ids), ids)
+
+    def commit(self, extension: Extension) -> None:
+        self.tokens.give(extension.token_ids)
+
+    def open_turn(self) -> list[int]:
+        self.tokens.give([1])
+        return [1]
+
+    def sampled(self, ids: Sequence[int]) -> None:
+        self.tokens.sample(ids)
+
+    def constraint(self, step: StepSpec) -> Constraint | None:
+        return self._constraint
+
+    def new_parser(self, step: StepSpec) -> NumbersParser:
+        return NumbersParser()
+
+
+def message(ids: Sequence[int]) -> Message:
+    """An item that renders to these ids."""
+    return Message(role="user", content=" ".join(map(str, ids)))
+
+
+def local_model(folder: Path, *, context_window: int = CONTEXT_WINDOW) -> LocalModel:
+    """The tiny model as the backend wants it described; greedy by default."""
+    return LocalModel(folder=folder, id=MODEL_ID, context_window=context_window, stop_ids=(STOP_ID,))
+
+
+def spec(**fields: object) -> RunSpec:
+    return RunSpec(response_id="resp_1", model=MODEL_ID, **fields)  # type: ignore[arg-type]

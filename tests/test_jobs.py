@@ -1,0 +1,219 @@
+"""jobs.py and job.py with a model whose logits depend on all it was given."""
+
+import itertools
+
+import pytest
+
+from engine.backends.constraint import Constraint
+from engine.backends.frames import Adopt, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
+from engine.backends.guide import Guides
+from engine.backends.jobs import Jobs
+from tests.fake_model import FakeModel, greedy
+from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
+
+PROMPT = list(range(100, 130))
+CALL = 'start: "<" "call>" ("a" | "b") ">"'
+
+
+@pytest.fixture(scope="module")
+def guides(tmp_path_factory):
+    return Guides(save_tokenizer(tmp_path_factory.mktemp("jobs")), vocab_size=VOCAB_SIZE, stop_ids=[STOP_ID])
+
+
+class Bench:
+    """Jobs with a clock that ticks by one second a look, and the reports of everything so far."""
+
+    def __init__(self, guides: Guides, chunk: int = 16) -> None:
+        self.model = FakeModel()
+        ticks = itertools.count()
+        self.jobs = Jobs(self.model, guides, lambda: float(next(ticks)), chunk)
+        self.reports: list[Report] = []
+
+    def tell(self, *commands) -> "Bench":
+        for command in commands:
+            self.reports += self.jobs.handle(command)
+        return self
+
+    def run(self, max_steps: int = 1000) -> "Bench":
+        while not self.jobs.is_idle and max_steps:
+            self.reports += self.jobs.step()
+            max_steps -= 1
+        return self
+
+    def sampled(self, job: int) -> list[int]:
+        return [
+            id_ for report in self.reports if isinstance(report, Sampled) and report.job == job for id_ in report.ids
+        ]
+
+    def finished(self, job: int) -> Finished | None:
+        return next((r for r in self.reports if isinstance(r, Finished) and r.job == job), None)
+
+    def failed(self, job: int) -> Failed | None:
+        return next((r for r in self.reports if isinstance(r, Failed) and r.job == job), None)
+
+    @property
+    def num_computed(self) -> int:
+        return sum(itertools.chain.from_iterable(self.model.steps))
+
+
+@pytest.fixture
+def bench(guides):
+    return Bench(guides)
+
+
+def sample(job: int, seq: int = 1, **fields) -> Sample:
+    return Sample(
+        **{"seq": seq, "job": job, "max_tokens": 5, "stop_ids": [STOP_ID], "seed": 0, "temperature": 0.0} | fields
+    )
+
+
+def test_a_job_samples_to_its_limit(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run()
+    assert bench.sampled(1) == greedy(PROMPT, 5)
+    end = bench.finished(1)
+    assert (end.reason, end.reused, end.prefilled) == ("length", 0, 30)
+    assert bench.model.steps == [[16], [14], [1], [1], [1], [1]]
+
+
+def test_times_add_up(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run()
+    end = bench.finished(1)
+    assert (end.queue_ms, end.prefill_ms, end.sampling_ms) == (1000, 3000, 9000)
+
+
+def test_a_resumed_sequence_computes_every_id_once(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run()
+    given = [200, 201, 202]
+    bench.tell(Extend(1, 35, given), sample(2)).run()
+    context = PROMPT + bench.sampled(1) + given
+    assert bench.sampled(2) == greedy(context, 5)
+    assert (bench.finished(2).reused, bench.finished(2).prefilled) == (34, 4)
+    assert bench.num_computed == len(context) + 4  # the last id sampled is not computed yet
+
+
+def test_several_sequences_share_steps_and_get_what_they_get_alone(bench):
+    prompts = [[seq + 10, *PROMPT[: 5 + 9 * seq]] for seq in range(3)]
+    for seq, ids in enumerate(prompts):
+        bench.tell(Extend(seq, 0, ids), sample(10 + seq, seq))
+    bench.run()
+    for seq, ids in enumerate(prompts):
+        assert bench.sampled(10 + seq) == greedy(ids, 5)
+    assert [1, 1, 1] in bench.model.steps
+
+
+def test_given_ids_are_computed_early_but_for_one(bench):
+    bench.tell(Extend(1, 0, PROMPT)).run()
+    assert bench.num_computed == 29
+    bench.tell(sample(1)).run()
+    assert bench.sampled(1) == greedy(PROMPT, 5)
+    assert (bench.finished(1).reused, bench.finished(1).prefilled) == (0, 30)
+
+
+def test_a_stop_during_prefill_ends_it(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=1)
+    bench.tell(Stop(1, 1))
+    assert bench.jobs.is_idle
+    assert bench.reports == []
+    bench.tell(Extend(1, 30, []), sample(2)).run()
+    assert bench.sampled(2) == greedy(PROMPT, 5)
+    assert bench.finished(2).reused == 16
+
+
+def test_a_stop_of_an_earlier_job_changes_nothing(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(2), Stop(1, 1), Stop(7, 2)).run()
+    assert bench.finished(2)
+
+
+def test_extend_cuts_off_what_the_server_did_not_take(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=5)
+    taken = bench.sampled(1)[:2]
+    bench.tell(Stop(1, 1), Extend(1, 32, [200]), sample(2)).run()
+    assert bench.sampled(2) == greedy([*PROMPT, *taken, 200], 5)
+
+
+def test_a_job_with_nothing_new_computes_the_last_id_again(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=5)
+    bench.tell(Stop(1, 1), Extend(1, 30, []), sample(2)).run()
+    assert bench.sampled(2) == greedy(PROMPT, 5)
+    assert (bench.finished(2).reused, bench.finished(2).prefilled) == (29, 1)
+
+
+def test_a_sequence_that_is_not_there_is_lost(bench):
+    bench.tell(sample(1), Extend(2, 5, [1]), sample(2, 2)).run()
+    assert bench.failed(1).is_lost
+    assert bench.failed(2).is_lost
+
+
+def test_a_hole_in_the_ids_loses_the_sequence(bench):
+    bench.tell(Extend(1, 0, PROMPT), Extend(1, 31, [5]), sample(1)).run()
+    assert bench.failed(1).is_lost
+
+
+def test_a_dropped_sequence_is_lost_and_its_job_ends(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1), Drop(1)).run()
+    assert bench.reports == []
+    bench.tell(sample(2))
+    assert bench.failed(2).is_lost
+
+
+@pytest.mark.parametrize("move", [True, False])
+def test_an_adopted_prefix_is_not_computed_again(bench, move):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run()
+    bench.tell(Adopt(2, 1, 20, move), Extend(2, 20, [7, 8]), sample(2, 2)).run()
+    assert bench.sampled(2) == greedy([*PROMPT[:20], 7, 8], 5)
+    assert (bench.finished(2).reused, bench.finished(2).prefilled) == (20, 2)
+    bench.tell(sample(3, 1)).run()
+    assert (bench.failed(3) is not None) == move
+
+
+def test_adopting_from_nobody_is_a_loss_like_others(bench):
+    bench.tell(Adopt(2, 1, 20, True), Extend(2, 20, [7]), sample(2, 2))
+    assert bench.failed(2).is_lost
+
+
+def test_a_stop_id_ends_the_job(bench, guides):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, stop_ids=greedy(PROMPT, 3)[2:])).run()
+    assert bench.sampled(1) == greedy(PROMPT, 3)
+    assert bench.finished(1).reason == "stop"
+
+
+def test_forced_ids_go_through_the_model_together(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=50, constraint=Constraint(CALL))).run()
+    text = make_tokenizer().decode(bench.sampled(1), skip_special_tokens=False)
+    assert text in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
+    assert bench.finished(1).reason == "stop"
+    assert bench.finished(1).prefilled == 30
+    assert len(bench.model.steps) == 3  # 30 given and 6 forced in chunks of 16, one draw
+
+
+def test_forced_ids_count_towards_the_limit(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=2, constraint=Constraint(CALL))).run()
+    assert len(bench.sampled(1)) == 2
+    assert bench.finished(1).reason == "length"
+    assert bench.model.steps == []
+
+
+def test_a_bad_grammar_fails_its_job_only(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, constraint=Constraint("start: nothing")), sample(2)).run()
+    assert "nothing" in bench.failed(1).message
+    assert not bench.failed(1).is_lost
+    assert bench.finished(2)
+
+
+def test_no_room_at_all_ends_at_once(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=0))
+    assert bench.finished(1).reason == "length"
+    assert bench.finished(1).prefill_ms == 0
+
+
+@pytest.mark.parametrize("constraint", [None, Constraint(CALL)])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_job_goes_on_in_another_worker_as_if_nothing_had_happened(guides, constraint, temperature):
+    fields = {"max_tokens": 12, "temperature": temperature, "frequency_penalty": 0.7, "constraint": constraint}
+    whole = Bench(guides).tell(Extend(1, 0, PROMPT), sample(1, **fields)).run()
+    ids = whole.sampled(1)
+    for cut in range(1, len(ids) + 1):
+        rest = {**fields, "max_tokens": 12 - cut, "num_sampled": cut}
+        other = Bench(guides).tell(Extend(1, 0, PROMPT + ids[:cut]), sample(2, **rest)).run()
+        assert ids[:cut] + other.sampled(2) == ids
+        assert other.finished(2).reason == whole.finished(1).reason
