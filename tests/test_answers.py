@@ -387,4 +387,3 @@ def test_message_of_an_append_that_is_resent_is_taken_once() -> None:
     assert answers.check([item(**WHOLE[0]), user("hurry")]).is_empty
     assert answers.check([item(**WHOLE[0]), user("another")]).messages == [user("another")]
     assert answers.check([user("hurry")]).messages == [user("hurry")]
-; P21; P14

@@ -812,4 +812,3 @@ def test_walks_reach_everything() -> None:
             walk.move()
         seen |= set(terminals(walk.run)) | {f"pauses {min(walk.pauses, 3)}", f"closed {min(len(walk.closed), 3)}"}
     assert TERMINALS | {"pauses 3", "closed 3"} <= seen
-; P28
