@@ -16,7 +16,7 @@ def main() -> None:
     outputs: list[str] = []
     text = ""
     with client.responses.connect(extra_query={"lifecycle": "append"}) as connection:
-        connection.response.create(model=os.environ.get("MODEL", ""), input=PROMPT, tools=TOOLS)
+        connection.response.create(input=PROMPT, tools=TOOLS)
         for event in connection:
             if event.type == "response.output_item.done" and event.item.type == "function_call":
                 item = answer(event.item.to_dict())

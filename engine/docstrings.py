@@ -1,7 +1,7 @@
 """What a docstring says about a function and its parameters, in the three common styles.
 
-Only what a tool description needs: the text before the first section, and one description per parameter. Sections
-that are not about parameters (Returns, Raises, …) end the description and are dropped.
+Only what a tool description needs: the text outside of sections, and one description per parameter. Sections that
+are not about parameters (Returns, Raises, …) are dropped.
 """
 
 import inspect
@@ -34,15 +34,11 @@ def describe(docstring: str | None) -> Described:
     lines = inspect.cleandoc(docstring or "").splitlines()
     summary: list[str] = []
     parameters: dict[str, str] = {}
-    section = ""
-    for line, entry in _split(lines):
-        match line, entry:
-            case str(), None:
-                if not section:
-                    summary.append(line)
-            case str(), str():
-                section = entry
-                parameters |= _entries(line, section)
+    for text, kind in _split(lines):
+        if kind is None:
+            summary.append(text)
+        else:
+            parameters |= _entries(text, kind)
     return Described("\n".join(summary).strip(), parameters)
 
 

@@ -140,7 +140,7 @@ def _arguments_model(function: ToolFunction, name: str, descriptions: dict[str, 
     or `_x`, which are no field names."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
-    for index, parameter in enumerate(inspect.signature(function).parameters.values()):
+    for index, parameter in enumerate(_parameters(function, name)):
         _refuse_unnamed(parameter, name)
         info = FieldInfo.from_annotation(hints.get(parameter.name, Any))
         text = info.description or descriptions.get(parameter.name)
@@ -148,6 +148,13 @@ def _arguments_model(function: ToolFunction, name: str, descriptions: dict[str, 
         field = pydantic.Field(default, alias=parameter.name, description=text)
         fields[f"p{index}"] = (hints.get(parameter.name, Any), field)
     return pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+
+
+def _parameters(function: ToolFunction, name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError as error:
+        raise TypeError(f"tool {name}: {error}; wrap it in a function of your own") from error
 
 
 def _refuse_unnamed(parameter: inspect.Parameter, tool: str) -> None:

@@ -1,0 +1,79 @@
+"""The demos against a real server process: each must finish and quote what its tools returned."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.trace import read_trace
+
+ROOT = Path(__file__).parent.parent
+LONGLOOP = [sys.executable, "-m", "engine"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server with the scripted model; it prints its URL when it listens."""
+    command = [*LONGLOOP, "serve", "--port", "0", "--backend", "script:demos/two_tools.yaml"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().split()[-1].replace("ws://", "http://")
+        finally:
+            server.terminate()
+
+
+def finish(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"NO_COLOR": "1"}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("demo", "package"),
+    [("openai_python", "openai"), ("plain_asyncio", "websockets"), ("raw_frames", "websockets")],
+)
+def test_demo_runs_both_tools(url, demo, package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    done = finish([sys.executable, f"demos/{demo}.py", "--url", url])
+    assert done.returncode == 0, done.stderr
+    assert "°C in Oslo" in done.stdout
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames"])
+def test_demo_without_a_server_fails(demo):
+    if importlib.util.find_spec("openai") is None:
+        pytest.skip("needs the clients extra")
+    assert finish([sys.executable, f"demos/{demo}.py", "--url", "http://127.0.0.1:1"]).returncode != 0
+
+
+def test_run_command_against_a_server(url, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    command = ["run", "go", "--url", url, "--tool", "demos/tools.py", "--trace", str(trace)]
+    done = finish([*LONGLOOP, *command])
+    assert done.returncode == 0, done.stderr
+    assert "■ completed" in done.stdout
+    frames = [line.frame["type"] for line in read_trace(trace) if line.dir == "send"]
+    assert frames[0] == "response.create"
+    assert set(frames[1:]) == {"response.append"}
+
+
+def test_run_command_with_a_server_of_its_own():
+    command = ["run", "go", "--backend", "script:demos/two_tools.yaml", "--tool", "demos/tools.py", "--json"]
+    done = finish([*LONGLOOP, *command])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])["result"]
+    assert "°C in Oslo" in result["text"]
+
+
+def test_run_command_names_a_tool_file_that_is_missing():
+    done = finish([*LONGLOOP, "run", "go", "--tool", "none.py"])
+    assert done.returncode == 2
+    assert "there is no file none.py" in done.stderr

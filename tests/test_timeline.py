@@ -1,0 +1,158 @@
+"""Timelines: rows from events, and how they look."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+import trio
+from rich.console import Console
+
+from engine.client_driver import Retry
+from engine.client_state import Result
+from engine.client_tools import ToolCall, ToolOutcome
+from engine.client_wire import ConnectionLost, Event
+from engine.timeline import Row, Timeline, cost, milliseconds
+from engine.timeline_view import JsonView, TimelineView, styled
+from engine.usage import Timing, count_usage
+
+CALL = ToolCall("c0", "look", '{"n": 1, "at": "sea"}', Event())
+RESULT = Result(id="r", status="completed", text="hi", output=[], run_usage=count_usage(10, 4, cached_tokens=8))
+
+
+def event(kind: str, **fields: Any) -> Event:
+    return Event({"type": f"response.{kind}", **fields})
+
+
+def item(kind: str, where: str) -> Event:
+    return event(f"output_item.{where}", item={"id": f"i_{kind}", "type": kind})
+
+
+def done(**fields: Any) -> Event:
+    usage = {"input_tokens": 10, "output_tokens": 4, "total_tokens": 14, "input_tokens_details": {"cached_tokens": 8}}
+    return event("done", response={"usage": usage, "timing": {"step": {"sampling_ms": 40.0}}, **fields})
+
+
+def test_message_is_open_until_its_item_is_done():
+    timeline = Timeline()
+    timeline.receive(item("message", "added"), 1)
+    timeline.receive(event("output_text.delta", item_id="i_message", delta="he"), 2)
+    timeline.receive(event("output_text.delta", item_id="i_message", delta="y"), 3)
+    assert timeline.open_rows == [Row("message", 1, text="hey")]
+    assert timeline.take_finished() == []
+    timeline.receive(item("message", "done"), 4)
+    assert timeline.open_rows == []
+    assert timeline.take_finished() == [Row("message", 1, text="hey", duration_s=3)]
+    assert timeline.take_finished() == []
+
+
+def test_call_lasts_from_its_start_to_its_output():
+    timeline = Timeline()
+    timeline.call(CALL, 1)
+    timeline.answer(ToolOutcome(CALL, "42", True, 2.0), 3)
+    assert timeline.take_finished() == [Row("call", 1, 'look(n=1, at="sea")', "42", 2, is_error=True)]
+
+
+@pytest.mark.parametrize(("written", "shown"), [("", "f()"), ("{", "f({)"), ("[1]", "f([1])")])
+def test_arguments_that_are_no_object_are_shown_as_written(written, shown):
+    timeline = Timeline()
+    timeline.call(ToolCall("c", "f", written, Event()), 0)
+    assert timeline.open_rows[0].title == shown
+
+
+def test_step_says_what_it_cost_and_what_it_waits_for():
+    timeline = Timeline()
+    timeline.receive(event("created"), 0)
+    timeline.receive(done(pending=[{"name": "look"}, {"name": "see"}]), 1)
+    (row,) = timeline.take_finished()
+    assert row.text == "step 1: 10 tokens in (8 reused, 2 prefilled), 4 out, sampling 40 ms; waits for look, see"
+
+
+def test_end_at_a_pause_is_no_step():
+    timeline = Timeline()
+    timeline.receive(event("created"), 0)
+    timeline.receive(done(), 1)
+    timeline.receive(event("incomplete", response={}), 2)
+    assert timeline.num_steps == 1
+
+
+def test_events_of_unknown_kinds_and_items_do_not_show():
+    timeline = Timeline()
+    timeline.receive(item("function_call", "added"), 0)
+    timeline.receive(event("something.delta", item_id="x", delta="y"), 0)
+    timeline.receive(event("output_text.delta", item_id="unknown", delta="y"), 0)
+    timeline.receive(item("function_call", "done"), 0)
+    assert (timeline.open_rows, timeline.take_finished()) == ([], [])
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.25, "0.2 ms"), (9.96, "10.0 ms"), (12.4, "12 ms"), (1234, "1.23 s")])
+def test_milliseconds(value, text):
+    assert milliseconds(value) == text
+
+
+def test_cost_leaves_out_times_that_are_zero():
+    assert (
+        cost(count_usage(1, 2), Timing(client_wait_ms=5)) == "1 token in (0 reused, 1 prefilled), 2 out, tools 5.0 ms"
+    )
+
+
+def view_on(terminal: bool) -> tuple[TimelineView, io.StringIO]:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=80)
+    return TimelineView(console, clock=lambda: 7.0), file
+
+
+def play(view: TimelineView | JsonView) -> None:
+    view.event(event("created"))
+    view.call(CALL)
+    view.answer(ToolOutcome(CALL, "4\n2", False, 0.5))
+    view.retry(Retry(1, 0.2, ConnectionLost("gone")))
+    view.event(done())
+    view.end(RESULT)
+
+
+def test_without_a_terminal_rows_are_plain_lines():
+    view, file = view_on(terminal=False)
+    with view.open_region():
+        play(view)
+    assert file.getvalue().splitlines() == [
+        '   0.00 s → look(n=1, at="sea") = 4 2  0.0 ms',
+        "   0.00 s ! gone; trying again in 200 ms",
+        "   0.00 s ‖ step 1: 10 tokens in (8 reused, 2 prefilled), 4 out, sampling 40 ms",
+        "   0.00 s ■ completed after 0.00 s, 1 step, 1 call: 10 tokens in (8 reused, 2 prefilled), 4 out",
+    ]
+
+
+async def test_in_a_terminal_open_rows_are_redrawn_below(autojump_clock):
+    view, file = view_on(terminal=True)
+    with view.open_region(), trio.move_on_after(0.5):
+        view.call(CALL)
+        await view.redraw()
+    assert "look(n=1" in file.getvalue()
+    play(view)
+    assert "\x1b[" in file.getvalue()
+
+
+def test_json_view_prints_one_object_a_line():
+    file = io.StringIO()
+    play(JsonView(file))
+    lines = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [line["type"] for line in lines] == [
+        "response.created",
+        "longloop.tool_call",
+        "longloop.tool_output",
+        "longloop.retry",
+        "response.done",
+        "longloop.result",
+    ]
+    assert lines[-1]["result"]["text"] == "hi"
+
+
+@pytest.mark.parametrize(("duration", "shown"), [(None, "…bcdef"), (1.0, "abcde…")])
+def test_long_text_shows_its_end_while_open_and_its_start_when_finished(duration, shown):
+    line = styled(Row("thought", 0, text="abcdef", duration_s=duration), 1, max_text=5).plain
+    assert shown in line
+
+
+def test_message_keeps_its_lines():
+    assert styled(Row("message", 0, text="a\nb", duration_s=1), 1, max_text=None).plain.splitlines()[1].strip() == "b"
