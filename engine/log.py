@@ -1,7 +1,7 @@
 """The event log of a run: append-only, read by sequence number.
 
 Readers are cursors, so resume, replay, slow readers and several readers are one mechanism. A finished item is folded
-into its text (scaffold.FoldedItem), which keeps a paused run small; reading a folded event builds it again.
+into its text (folded.py), which keeps a paused run small; reading a folded event builds it again.
 """
 
 from array import array
@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 from engine.errors import RequestError
 from engine.events import Event
-from engine.scaffold import FoldedItem
+from engine.folded import FoldedItem
 
 
 class EventsExpired(RequestError):

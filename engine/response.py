@@ -316,7 +316,7 @@ class Response:
             id=self.id,
             created_at=self._created_at,
             status=status,
-            output=list(self.output),
+            output=self.output,
             usage=self._usage,
             run_usage=self.run_usage if self._usage else msgspec.UNSET,
             timing=self._timing,

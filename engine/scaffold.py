@@ -2,11 +2,10 @@
 
 An item that streams is `head` events (it is announced), any number of `delta` events, and `tail` events (its text
 whole, then the item whole). The same scaffold writes them while the model samples and writes them again for a reader
-that comes later, so a finished item needs to keep only its text and where the deltas were cut.
+that comes later, so a finished item needs to keep only its text and where the deltas were cut (folded.py).
 """
 
-from array import array
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -66,8 +65,8 @@ class MessageScaffold(msgspec.Struct, frozen=True):
 
     output_index: int
     id: str
-    num_head: int = 2
-    num_tail: int = 3
+    num_head: ClassVar[int] = 2
+    num_tail: ClassVar[int] = 3
 
     def item(self, text: str, status: ItemStatus) -> Message:
         return Message(role="assistant", content=[OutputText(text=text)], id=self.id, status=status)
@@ -107,8 +106,8 @@ class ReasoningScaffold(msgspec.Struct, frozen=True):
 
     output_index: int
     id: str
-    num_head: int = 2
-    num_tail: int = 3
+    num_head: ClassVar[int] = 2
+    num_tail: ClassVar[int] = 3
 
     def item(self, text: str, status: ItemStatus) -> Reasoning:
         return Reasoning(id=self.id, summary=[], content=[ReasoningText(text=text)], status=status)
@@ -149,8 +148,8 @@ class _CallScaffold(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     namespace: str | msgspec.UnsetType = msgspec.UNSET
-    num_head: int = 1
-    num_tail: int = 2
+    num_head: ClassVar[int] = 1
+    num_tail: ClassVar[int] = 2
 
 
 class FunctionCallScaffold(_CallScaffold, frozen=True):
@@ -203,32 +202,3 @@ class CustomToolCallScaffold(_CallScaffold, frozen=True):
             CustomToolCallInputDone(sequence_number=seq, item_id=self.id, output_index=index, input=text),
             OutputItemDone(sequence_number=seq + 1, output_index=index, item=self.item(text, status)),
         ]
-
-
-class FoldedItem:
-    """A finished item's events, kept as its text and the ends of its deltas (2 bytes each, 4 for a long text)."""
-
-    __slots__ = ("cuts", "first", "scaffold", "status", "text")
-
-    def __init__(self, scaffold: Scaffold, first: int, text: str, cuts: "array[int]", status: ItemStatus) -> None:
-        self.scaffold = scaffold
-        self.first = first
-        self.text = text
-        self.cuts = array("H" if len(text) < 1 << 16 else "I", cuts)  # a copy, because a grown array has slack
-        self.status = status
-
-    def __len__(self) -> int:
-        return self.scaffold.num_head + len(self.cuts) + self.scaffold.num_tail
-
-    def event(self, seq: int) -> Event:
-        """The event with this sequence number, the same as it was sent. Constant cost but for the text."""
-        index = seq - self.first
-        head, cuts = self.scaffold.num_head, self.cuts
-        if index < head:
-            return self.scaffold.head(self.first)[index]
-        index -= head
-        if index < len(cuts):
-            start = cuts[index - 1] if index else 0
-            return self.scaffold.delta(seq, self.text[start : cuts[index]])
-        tail = self.scaffold.tail(self.first + head + len(cuts), self.text, self.status)
-        return tail[index - len(cuts)]

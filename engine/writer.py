@@ -1,9 +1,8 @@
 """Writes the items a model makes into a run's log, as their events come.
 
-One item streams at a time; whatever starts next closes it. Finished items are folded in the log and kept in `output`.
+One item streams at a time; whatever starts next closes it. Finished items are kept folded, by the log and for `output`.
 """
 
-from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -11,11 +10,11 @@ import msgspec
 from engine.backends.base import CallStart
 from engine.calls import PREFIXES, build_call
 from engine.events import OutputItemAdded, OutputItemDone, ShellCommandAdded, ShellCommandDelta, ShellCommandDone
+from engine.folded import FoldedItem
 from engine.items import Call, Item, ItemStatus, ShellCall
 from engine.log import EventLog
 from engine.scaffold import (
     CustomToolCallScaffold,
-    FoldedItem,
     FunctionCallScaffold,
     MessageScaffold,
     ReasoningScaffold,
@@ -28,27 +27,30 @@ MintId = Callable[[str], str]
 class _Streaming:
     """An item that is being streamed."""
 
-    __slots__ = ("cuts", "first", "length", "pieces", "scaffold")
+    __slots__ = ("first", "pieces", "scaffold")
 
     def __init__(self, scaffold: Scaffold, first: int) -> None:
         self.scaffold = scaffold
         self.first = first
         self.pieces: list[str] = []
-        self.cuts = array("I")
-        self.length = 0
 
 
 class ItemWriter:
-    """`output` holds the finished items; `on_item` is told of each."""
+    """The items of one run; `on_item` is told of each that is finished."""
 
     def __init__(self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None]) -> None:
-        self.output: list[Item] = []
+        self._finished: list[FoldedItem | Call] = []
         self._log = log
         self._mint_id = mint_id
         self._on_item = on_item
         self._streaming: _Streaming | None = None
         self._call: CallStart | None = None
         self._call_text: list[str] = []
+
+    @property
+    def output(self) -> list[Item]:
+        """The finished items."""
+        return [entry.item() if isinstance(entry, FoldedItem) else entry for entry in self._finished]
 
     def text(self, text: str) -> None:
         """A piece of the model's message."""
@@ -68,7 +70,7 @@ class ItemWriter:
         kind: type[FunctionCallScaffold | CustomToolCallScaffold]
         kind = FunctionCallScaffold if start.type == "function_call" else CustomToolCallScaffold
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
-        self._open(kind(len(self.output), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
+        self._open(kind(len(self._finished), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
 
     def call_text(self, text: str) -> None:
         """A piece of the call's arguments or input."""
@@ -93,17 +95,14 @@ class ItemWriter:
         streaming, self._streaming, self._call = self._streaming, None, None
         if streaming is None:
             return None
-        text = "".join(streaming.pieces)
-        for event in streaming.scaffold.tail(self._log.next, text, status):
+        folded = FoldedItem(streaming.scaffold, streaming.first, streaming.pieces, status)
+        for event in streaming.scaffold.tail(self._log.next, folded.text, status):
             self._log.append(event)
-        self._log.fold(FoldedItem(streaming.scaffold, streaming.first, text, streaming.cuts, status))
-        item = streaming.scaffold.item(text, status)
-        self._keep(item)
-        return item
-
-    def _keep(self, item: Item) -> None:
-        self.output.append(item)
+        self._log.fold(folded)
+        self._finished.append(folded)
+        item = folded.item()
         self._on_item(item)
+        return item
 
     def _stream(self, text: str, kind: type[MessageScaffold] | type[ReasoningScaffold], prefix: str) -> None:
         self._expect_no_call()
@@ -112,7 +111,7 @@ class ItemWriter:
         streaming = self._streaming
         if streaming is None or not isinstance(streaming.scaffold, kind):
             self.close("completed")
-            streaming = self._open(kind(len(self.output), self._mint_id(prefix)))
+            streaming = self._open(kind(len(self._finished), self._mint_id(prefix)))
         self._feed(streaming, text)
 
     def _expect_no_call(self) -> None:
@@ -128,19 +127,18 @@ class ItemWriter:
     def _feed(self, streaming: _Streaming, text: str) -> None:
         self._log.append(streaming.scaffold.delta(self._log.next, text))
         streaming.pieces.append(text)
-        streaming.length += len(text)
-        streaming.cuts.append(streaming.length)
 
     def _add_whole(self, start: CallStart) -> Call:
         """Log a call of a kind whose item comes at once."""
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
         call = build_call(start, "".join(self._call_text), item_id=item_id, call_id=call_id)
-        index, log = len(self.output), self._log
+        index, log = len(self._finished), self._log
         log.append(OutputItemAdded(sequence_number=log.next, output_index=index, item=call))
         if isinstance(call, ShellCall):
             self._log_commands(call, index)
         log.append(OutputItemDone(sequence_number=log.next, output_index=index, item=call))
-        self._keep(call)
+        self._finished.append(call)
+        self._on_item(call)
         return call
 
     def _log_commands(self, call: ShellCall, output_index: int) -> None:

@@ -28,7 +28,7 @@ LAYERS: dict[str, str] = {
         backends/worker backends/model backends/ragged backends/convert
     """,
     "pure machines": """
-        session response answers writer calls log scaffold request frames
+        session response answers writer calls log folded scaffold request frames
         backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
         backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
         backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary

@@ -1,19 +1,14 @@
-"""scaffold.py: the events around each kind of streamed item, and their folded form."""
+"""scaffold.py: the events around each kind of streamed item."""
 
-from array import array
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.events import encode_event
 from engine.items import ItemStatus, encode_item
 from engine.scaffold import (
     CustomToolCallScaffold,
-    FoldedItem,
     FunctionCallScaffold,
     MessageScaffold,
     ReasoningScaffold,
@@ -29,7 +24,6 @@ SCAFFOLDS: list[Scaffold] = [
     CustomToolCallScaffold(3, "ctc_1", "call_1", "f"),
     CustomToolCallScaffold(3, "ctc_1", "call_1", "f", "crm"),
 ]
-PIECES = st.lists(st.text(min_size=1, max_size=4), max_size=6)
 
 
 def write(scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int) -> list[Any]:
@@ -37,10 +31,6 @@ def write(scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int)
     events = scaffold.head(first)
     events += [scaffold.delta(first + len(events) + i, piece) for i, piece in enumerate(pieces)]
     return events + scaffold.tail(first + len(events), "".join(pieces), status)
-
-
-def fold(scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int) -> FoldedItem:
-    return FoldedItem(scaffold, first, "".join(pieces), array("I", accumulate(map(len, pieces))), status)
 
 
 def decoded(scaffold: Scaffold, pieces: list[str], status: ItemStatus = "completed") -> list[dict[str, Any]]:
@@ -89,14 +79,3 @@ def test_item_without_text_is_announced_and_finished_all_the_same(
     scaffold: Scaffold,
 ) -> None:  # vllm-project/vllm#48274
     assert len(decoded(scaffold, [])) == scaffold.num_head + scaffold.num_tail
-
-
-@pytest.mark.parametrize("scaffold", SCAFFOLDS)
-@given(pieces=PIECES, status=st.sampled_from(["completed", "incomplete"]), first=st.integers(0, 99))
-def test_folded_item_gives_the_same_bytes(
-    scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int
-) -> None:
-    live = write(scaffold, pieces, status, first)
-    folded = fold(scaffold, pieces, status, first)
-    assert len(folded) == len(live)
-    assert [encode_event(folded.event(first + i)) for i in range(len(folded))] == [encode_event(e) for e in live]
