@@ -6,19 +6,18 @@ Whoever loses, repeats or misplaces one id gets other logits ever after, so equa
 """
 
 import sys
-import threading
 import time
 import zlib
+from argparse import Namespace
 from collections.abc import Sequence
-from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.frames import Command, Loading, Ready
+from engine.backends.frames import Loading, Ready
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
-from engine.backends.worker import Output, parse_args, read_commands, run
+from engine.backends.worker import Output, main
 from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE
 
 BYTES_PER_TOKEN = 100
@@ -73,16 +72,12 @@ def greedy(ids: Sequence[int], count: int) -> list[int]:
     return context[len(ids) :]
 
 
-def main(argv: list[str]) -> None:
-    args = parse_args(argv)
-    output = Output()
-    commands: SimpleQueue[Command] = SimpleQueue()
-    threading.Thread(target=read_commands, args=(commands,), daemon=True).start()
+def load(args: Namespace, output: Output, began: float) -> Jobs:
     output.send([Loading("weights", 1, 1)])
     guides = Guides(args.folder / "tokenizer.json", vocab_size=VOCAB_SIZE, stop_ids=args.stop_ids)
     output.send([Ready(BYTES_PER_TOKEN, VOCAB_SIZE, 0.0)])
-    run(Jobs(FakeModel(), guides, time.perf_counter), commands, output)
+    return Jobs(FakeModel(), guides, time.perf_counter)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:], load))

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -48,7 +48,7 @@ def read_commands(commands: SimpleQueue[Command]) -> None:
 
 
 def load(args: argparse.Namespace, output: Output, began: float) -> Jobs:
-    """Load model and guides, reporting each stage and the end."""
+    """Load model and guides, reporting each stage and the end. began: when the process did."""
     output.send([Loading("libraries", 0, 1)])
     # Not at the top: stdout must be ours before a library can print, and these imports are half the start's time.
     from transformers.utils import logging
@@ -100,7 +100,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], load: Callable[[argparse.Namespace, Output, float], Jobs] = load) -> int:
+    """The process. load: for tests, which need no model."""
     began = time.perf_counter()
     args = parse_args(argv)
     output = Output()

@@ -1,0 +1,333 @@
+"""local.py, local_sequence.py and worker_link.py over a real worker process, most with a model that needs no torch.
+
+The fake model's logits depend on every id and its place, so what it says proves which context it had.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from engine.backends.base import StepEnd, StepSpec, TextDelta
+from engine.backends.constraint import Constraint
+from engine.backends.local import LocalBackend, open_local_backend
+from engine.backends.local_sequence import LocalSequence
+from engine.errors import BackendError, NotFound
+from tests.fake_model import BYTES_PER_TOKEN, greedy
+from tests.local_model import MODEL_ID, NumbersPrompt, local_model, message, spec
+from tests.tiny_model import save_model
+from tests.tiny_tokenizer import save_tokenizer
+
+REAL = (sys.executable, "-m", "engine.backends.worker")
+FAKE = (sys.executable, "-m", "tests.fake_model")
+PROMPT = list(range(100, 160))
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fake")
+    save_tokenizer(folder)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@asynccontextmanager
+async def opened(
+    folder, *, max_tokens: int = 100_000, window: int = 4096, constraint: Constraint | None = None, **fields
+) -> AsyncIterator[LocalBackend]:
+    """A backend over the fake model, whose KV budget is counted in tokens."""
+    options = {"worker": FAKE, "max_kv_bytes": max_tokens * BYTES_PER_TOKEN} | fields
+    model = local_model(folder, context_window=window)
+    with trio.fail_after(TIMEOUT_S):
+        async with open_local_backend(model, lambda _: NumbersPrompt(constraint), **options) as backend:
+            yield backend
+
+
+async def give(sequence: LocalSequence, ids: Sequence[int]) -> None:
+    sequence.commit(await sequence.prepare([message(ids)]))
+
+
+async def finish(sequence: LocalSequence) -> tuple[list[int], StepEnd]:
+    """The rest of a step: ids as the deltas tell them, and its end."""
+    text = ""
+    while True:
+        for delta in await sequence.next_deltas():
+            match delta:
+                case TextDelta():
+                    text += delta.text
+                case StepEnd():
+                    return [int(word) for word in text.split()], delta
+
+
+async def step(sequence: LocalSequence, max_tokens: int | None = 8) -> tuple[list[int], StepEnd]:
+    sequence.start_step(StepSpec(max_tokens=max_tokens))
+    return await finish(sequence)
+
+
+def kill(backend: LocalBackend) -> None:
+    assert backend.worker_pid
+    os.kill(backend.worker_pid, signal.SIGKILL)
+
+
+async def test_a_step_before_the_model_is_loaded_waits_for_it(folder):
+    said = []
+    async with opened(folder, progress=lambda what, fraction: said.append((what, fraction))) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        assert not backend.is_ready
+        ids, end = await step(sequence)
+        assert backend.is_ready
+        assert ids == greedy([*PROMPT, 1], 8)
+        assert (end.reason, end.usage.input_tokens, end.usage.output_tokens) == ("max_output_tokens", 61, 8)
+        assert said == [("Loading the model: weights", 1.0)]
+
+
+async def test_a_paused_run_computes_only_what_is_new(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        context: list[int] = []
+        for given in (PROMPT, [200, 201], [210]):
+            await give(sequence, given)
+            ids, end = await step(sequence)
+            before, context = len(context), [*context, *given, 1]
+            assert ids == greedy(context, 8)
+            assert end.timing.tokens_new == len(given) + 1
+            # all but the last id of the step before, whose KV nobody had needed until now
+            assert end.timing.tokens_reused == max(0, before - 1) == end.usage.input_tokens_details.cached_tokens
+            assert end.timing.tokens_reused + end.timing.tokens_prefilled == len(context) == end.usage.input_tokens
+            context += ids
+        assert list(sequence.tokens.context()) == context
+        assert [span.sampled for span in sequence.tokens.since(0)] == [False, True] * 3
+
+
+async def test_a_worker_killed_during_a_pause_changes_nothing_but_the_time(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec(temperature=1.0, seed=5))
+        undisturbed = backend.open_sequence(spec(temperature=1.0, seed=5))
+        await give(undisturbed, PROMPT)
+        expected = (await step(undisturbed))[0]
+        await give(undisturbed, [200])
+        expected += (await step(undisturbed))[0]
+
+        await give(sequence, PROMPT)
+        ids = (await step(sequence))[0]
+        kill(backend)
+        await give(sequence, [200])
+        more, end = await step(sequence)
+        assert ids + more == expected
+        assert (end.timing.tokens_reused, end.timing.tokens_prefilled) == (0, 61 + 8 + 2)
+        assert list(sequence.tokens.context()) == list(undisturbed.tokens.context())
+
+
+async def test_a_worker_killed_during_a_step_is_replaced_and_the_step_goes_on(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec(max_tokens=2000))
+        await sequence.next_deltas()
+        kill(backend)
+        ids, end = await finish(sequence)
+        sampled = list(sequence.tokens.context())[61:]
+        assert sampled == greedy([*PROMPT, 1], 2000)
+        assert ids == sampled[-len(ids) :]
+        assert (end.usage.input_tokens, end.usage.output_tokens) == (61, 2000)
+
+
+async def test_a_step_that_loses_two_workers_fails_and_another_sequence_goes_on(folder):
+    async with opened(folder) as backend:
+        sequence, other = backend.open_sequence(spec()), backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec(max_tokens=4000))
+        for _ in range(2):
+            await backend.wait_ready()
+            await sequence.next_deltas()
+            kill(backend)
+            while backend.is_ready:
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(BackendError, match="worker ended"):
+            await finish(sequence)
+        sequence.close()
+        await give(other, PROMPT)
+        assert (await step(other))[0] == greedy([*PROMPT, 1], 8)
+
+
+async def test_two_sequences_sample_at_the_same_time(folder):
+    async with opened(folder) as backend:
+        ends: dict[int, list[int]] = {}
+
+        async def run(first: int) -> None:
+            sequence = backend.open_sequence(spec())
+            await give(sequence, [first, *PROMPT])
+            ends[first] = (await step(sequence, 200))[0]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, 10)
+            nursery.start_soon(run, 11)
+        assert ends == {first: greedy([first, *PROMPT, 1], 200) for first in (10, 11)}
+
+
+async def test_a_cancelled_step_leaves_what_was_sampled_and_the_next_goes_on_from_there(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec(max_tokens=4000))
+        await sequence.next_deltas()
+        sequence.cancel_step()
+        context = list(sequence.tokens.context())
+        assert context == [*PROMPT, 1, *greedy([*PROMPT, 1], len(context) - 61)]
+        await give(sequence, [200])
+        assert (await step(sequence))[0] == greedy([*context, 200, 1], 8)
+
+
+async def test_a_step_cancelled_during_prefill_is_as_if_it_had_not_been(folder):
+    async with opened(folder) as backend:
+        sequence, other = backend.open_sequence(spec()), backend.open_sequence(spec())
+        await backend.wait_ready()
+        await give(sequence, PROMPT * 50)
+        sequence.start_step(StepSpec(max_tokens=10))
+        sequence.cancel_step()
+        await give(other, PROMPT)
+        assert (await step(other))[0] == greedy([*PROMPT, 1], 8)
+        assert len(sequence.tokens) == 3001
+        assert (await step(sequence))[0] == greedy([*PROMPT * 50, 1, 1], 8)
+
+
+async def test_a_new_run_adopts_the_longest_prefix(folder):
+    async with opened(folder) as backend:
+        first = backend.open_sequence(spec())
+        await give(first, PROMPT)
+        ids, _ = await step(first)
+        first.close()
+        second = backend.open_sequence(spec())
+        await give(second, [*PROMPT, 1, *ids, 200])
+        more, end = await step(second)
+        assert more == greedy([*PROMPT, 1, *ids, 200, 1], 8)
+        assert end.usage.input_tokens_details.cached_tokens == 68  # the last sampled id had no KV
+        third = backend.open_sequence(spec())
+        await give(third, [*PROMPT[:40], 7])
+        more, end = await step(third)  # from the second, which is still open
+        assert more == greedy([*PROMPT[:40], 7, 1], 8)
+        assert end.usage.input_tokens_details.cached_tokens == 40
+
+
+async def test_paused_runs_lose_their_kv_under_pressure_and_never_their_tokens(folder):
+    async with opened(folder, max_tokens=150) as backend:
+        sequences = [backend.open_sequence(spec()) for _ in range(3)]
+        contexts = []
+        for number, sequence in enumerate(sequences):
+            given = [number + 10, *PROMPT]
+            await give(sequence, given)
+            contexts.append([*given, 1, *(await step(sequence))[0]])
+        reused = []
+        for sequence, context in zip(sequences, contexts, strict=True):
+            await give(sequence, [200])
+            ids, end = await step(sequence)
+            assert ids == greedy([*context, 200, 1], 8)
+            reused.append(end.timing.tokens_reused)
+        assert reused[0] == 0  # paused for longest when the third began
+
+
+async def test_a_context_beyond_the_budget_is_sampled_all_the_same(folder):
+    async with opened(folder, max_tokens=10) as backend:
+        sequence = backend.open_sequence(spec())
+        await backend.wait_ready()
+        for _ in range(2):
+            await give(sequence, PROMPT)
+            context = [*sequence.tokens.context(), 1]
+            assert (await step(sequence))[0] == greedy(context, 8)
+
+
+async def test_the_context_window_ends_a_step(folder):
+    async with opened(folder, window=64) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        ids, end = await step(sequence, None)
+        assert (len(ids), end.reason) == (3, "context_length_exceeded")
+        ids, end = await step(sequence, 5)
+        assert (ids, end.reason) == ([], "context_length_exceeded")
+
+
+async def test_a_grammar_is_obeyed_and_ends_the_step(folder):
+    async with opened(folder, constraint=Constraint('start: "<" "call>" ("a" | "b") ">"')) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        ids, end = await step(sequence, None)
+        assert end.reason == "stop"
+        assert ids[-1] == 2
+        await give(sequence, [200])
+        assert (await step(sequence, None))[1].timing.tokens_prefilled == 5  # what came with the last draw (3), 200, 1
+
+
+async def test_a_bad_grammar_fails_the_step_and_not_the_backend(folder):
+    async with opened(folder, constraint=Constraint("start: nothing")) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        with pytest.raises(BackendError, match="could not go on"):
+            await step(sequence)
+        sequence.close()
+        assert backend.is_ready
+
+
+async def test_a_model_that_cannot_be_loaded_fails_those_who_wait(tmp_path):
+    async with opened(tmp_path) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        with pytest.raises(BackendError, match="could not be loaded"):
+            await step(sequence)
+        with pytest.raises(BackendError, match="could not be loaded: FileNotFoundError"):
+            await backend.wait_ready()
+
+
+async def test_misuse_is_refused(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        with pytest.raises(ValueError, match="no step"):
+            await sequence.next_deltas()
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec(max_tokens=8))
+        with pytest.raises(ValueError, match="under way"):
+            sequence.start_step(StepSpec())
+        sequence.close()
+        sequence.close()
+        with pytest.raises(ValueError, match="closed"):
+            sequence.start_step(StepSpec())
+
+
+async def test_the_model_is_named_and_no_other_is_served(folder):
+    async with opened(folder) as backend:
+        assert [model.id for model in backend.models()] == [MODEL_ID]
+        with pytest.raises(NotFound) as caught:
+            backend.open_sequence(spec().__class__(response_id="r", model="gpt-5"))
+        assert caught.value.code == "model_not_found"
+
+
+async def test_the_worker_ends_with_the_block(folder):
+    async with opened(folder) as backend:
+        await backend.wait_ready()
+        pid = backend.worker_pid
+        assert pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_real_model_pauses_resumes_and_survives_a_kill(tmp_path):
+    save_model(tmp_path)
+    async with opened(tmp_path, worker=REAL, dtype="float32", threads=1) as backend:
+        paused, whole = backend.open_sequence(spec()), backend.open_sequence(spec())
+        await give(paused, PROMPT)
+        await step(paused)
+        await give(paused, [200, 201])
+        _, end = await step(paused)
+        assert (end.timing.tokens_reused, end.timing.tokens_prefilled) == (68, 4)
+        kill(backend)
+        await give(paused, [210])
+        last, end = await step(paused)
+        assert (end.timing.tokens_reused, end.timing.tokens_prefilled) == (0, len(paused.tokens) - 8)
+        await give(whole, list(paused.tokens.context())[: -8 - 1])
+        assert (await step(whole))[0] == last
+        assert list(whole.tokens.context()) == list(paused.tokens.context())
