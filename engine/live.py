@@ -2,7 +2,7 @@
 
 The run owns its log and its task; connections hold cursors. A cursor's `wake` is called whenever the log grew, and the
 loop waits when an attached reader is too far behind. When the last reader leaves, a resumable run gets a lease (a
-deadline on its scope); any other run is cancelled at once, because Codex interrupts by dropping its socket.
+deadline on its scope); any other run is cancelled at once, because nobody could ever read it.
 """
 
 import math

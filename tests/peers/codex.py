@@ -14,7 +14,22 @@ from tests.peers.app_server import AppServer, open_app_server
 
 MODEL: Final = "gpt-5.2-codex"  # a slug Codex knows as one with parallel calls and apply_patch as a custom tool
 
-CONFIG: Final = """\
+# What the README tells users to write; the port is the server's.
+README_CONFIG: Final = """\
+model = "demo"
+model_provider = "longloop"
+
+[model_providers.longloop]
+name = "longloop"
+base_url = "http://127.0.0.1:8765/v1"
+supports_websockets = true
+
+[features]
+responses_websockets = true
+"""
+_README_URL: Final = "http://127.0.0.1:8765/v1"
+
+_CONFIG: Final = """\
 model = "{model}"
 model_provider = "longloop"
 check_for_update_on_startup = false
@@ -42,6 +57,16 @@ enabled = false
 responses_websockets = true
 runtime_metrics = {runtime_metrics}
 """
+
+
+def config(url: str, *, max_retries: int = 0, timing: bool = False) -> str:
+    """A config.toml for tests: no questions, no sandbox, no retries unless wanted, a key."""
+    return _CONFIG.format(model=MODEL, url=url, max_retries=max_retries, runtime_metrics=str(timing).lower())
+
+
+def readme_config(url: str) -> str:
+    """The README's config.toml for a server at `url`."""
+    return README_CONFIG.replace(_README_URL, url)
 
 
 @dataclass(frozen=True)
@@ -72,17 +97,12 @@ class ExecResult:
 class Codex:
     """One installation with its own home, config and working folder, all under `folder`."""
 
-    def __init__(
-        self, binary: Path, folder: Path, url: str, *, model: str = MODEL, max_retries: int = 0, timing: bool = False
-    ) -> None:
+    def __init__(self, binary: Path, folder: Path, config: str) -> None:
         self.workdir = folder / "work"
         self._binary = binary
         self._home = folder / "home"
         for path in (self.workdir, self._home):
             path.mkdir(parents=True)
-        config = CONFIG.format(
-            model=model, url=url, max_retries=max_retries, runtime_metrics="true" if timing else "false"
-        )
         (self._home / "config.toml").write_text(config, "utf-8")
 
     async def exec(self, prompt: str) -> ExecResult:

@@ -12,7 +12,7 @@ import trio
 
 from tests.peers.npm import ROOT
 
-_START_S: Final = 10
+_START_S: Final = 20
 _STOP_S: Final = 5
 
 
