@@ -52,7 +52,15 @@ class Think:
     seconds: float
 
 
-Act = Say | Call | AwaitAnswer | Think
+@dataclass(frozen=True)
+class Fail:
+    """The run fails."""
+
+    code: str
+    message: str
+
+
+Act = Fail | Say | Call | AwaitAnswer | Think
 
 
 class FakeServer:
@@ -115,6 +123,10 @@ class FakeServer:
             match act:
                 case AwaitAnswer(key):
                     await self._wait(lambda key=key: key not in self._pending)
+                case Fail(code, message):
+                    error = {"code": code, "message": message}
+                    self._emit("response.failed", response=self._response("failed") | {"error": error})
+                    await trio.sleep_forever()
                 case Think(seconds):
                     await trio.sleep(seconds)
                 case Say(text):
@@ -241,6 +253,8 @@ class FakeServer:
         for item in items:
             if item["type"] == "message":
                 self.texts.append(item["content"][0]["text"])
+                continue
+            if item["type"] == "mcp_approval_response":
                 continue
             key, start = item["call_id"], item.get("offset", 0)
             self.outputs[key] = self.outputs.get(key, "")[:start] + item["output"]

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
+import trio
 import trio_websocket
 
 from engine.errors import EngineError
@@ -17,6 +18,7 @@ from engine.trace import Trace
 
 MAX_FRAME_BYTES: Final = 64 << 20
 RECEIVE_BUFFER_BYTES: Final = 64 << 10
+CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class RunFailed(EngineError):
@@ -143,6 +145,7 @@ class WebSocketConnector:
         self, url: str, *, api_key: str | None = None, connect_timeout_s: float = 10, trace: Trace | None = None
     ) -> None:
         self.url = endpoint_url(url)
+        self._parts = urlsplit(self.url)
         self._headers = [(b"Authorization", f"Bearer {api_key}".encode())] if api_key else []
         self._connect_timeout_s = connect_timeout_s
         self._trace = trace
@@ -150,28 +153,64 @@ class WebSocketConnector:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Connection]:
         """A new connection; closed at the end, for which the server gets two seconds."""
+        held: Exception | None = None
+        stream = await self._dial()
         try:
-            async with trio_websocket.open_websocket_url(
-                self.url,
+            async with stream, trio.open_nursery() as nursery:
+                websocket = await self._shake_hands(nursery, stream)
+                try:
+                    with traced(self._trace, self.url):
+                        yield WebSocketFrames(websocket, self._trace)
+                except Exception as error:
+                    held = error
+                with trio.move_on_after(CLOSE_TIMEOUT_S):
+                    await websocket.aclose()
+                nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            # Groups with Cancelled or KeyboardInterrupt in them pass; they are no errors.
+            if held is None:
+                raise self._translated(group) from group
+        if held is not None:
+            raise held
+
+    # Not trio_websocket.open_websocket_url: it leaves the socket open when the handshake fails (0.12.2).
+    async def _dial(self) -> trio.abc.Stream:
+        host, port = self._parts.hostname or "", self._parts.port
+        try:
+            with trio.fail_after(self._connect_timeout_s):
+                if self._parts.scheme == "ws":
+                    return await trio.open_tcp_stream(host, port or 80)
+                return await trio.open_ssl_over_tcp_stream(host, port or 443, https_compatible=True)
+        except trio.TooSlowError as error:
+            raise self._too_slow() from error
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {self.url}: {error}") from error
+
+    async def _shake_hands(self, nursery: trio.Nursery, stream: trio.abc.Stream) -> Any:
+        with trio.fail_after(self._connect_timeout_s):
+            return await trio_websocket.wrap_client_stream(
+                nursery,
+                stream,
+                self._parts.netloc.rpartition("@")[2],
+                f"{self._parts.path}?{self._parts.query}",
                 extra_headers=self._headers,
                 message_queue_size=16,
                 max_message_size=MAX_FRAME_BYTES,
                 receive_buffer_size=RECEIVE_BUFFER_BYTES,
-                connect_timeout=self._connect_timeout_s,
-                disconnect_timeout=2,
-            ) as websocket:
-                with traced(self._trace, self.url):
-                    yield WebSocketFrames(websocket, self._trace)
-        except trio_websocket.ConnectionRejected as error:
-            raise _rejected(error) from error
-        except trio_websocket.ConnectionTimeout as error:
-            raise ConnectionLost(f"no connection to {self.url} within {self._connect_timeout_s:g} s") from error
-        except trio_websocket.DisconnectionTimeout as error:
-            raise ConnectionLost("the server did not close the connection") from error
-        except (OSError, trio_websocket.HandshakeError) as error:
-            # HandshakeError itself says nothing; the OSError behind it does.
-            reason = error.__cause__ or error
-            raise ConnectionLost(f"cannot connect to {self.url}: {str(reason) or type(reason).__name__}") from error
+            )
+
+    def _too_slow(self) -> ConnectionLost:
+        return ConnectionLost(f"no connection to {self.url} within {self._connect_timeout_s:g} s")
+
+    def _translated(self, group: ExceptionGroup[Exception]) -> EngineError:
+        """What ended a connection from inside the WebSocket library, as ours."""
+        match _first_leaf(group):
+            case trio_websocket.ConnectionRejected() as error:
+                return _rejected(error)
+            case trio.TooSlowError():
+                return self._too_slow()
+            case error:
+                return ConnectionLost(f"connection to {self.url} failed: {str(error) or type(error).__name__}")
 
 
 @contextmanager
@@ -185,6 +224,12 @@ def traced(trace: Trace | None, url: str) -> Iterator[None]:
         yield
     finally:
         trace.record("close")
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _lost(error: trio_websocket.ConnectionClosed) -> ConnectionLost:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from engine.client import ConnectionLost, Event, FunctionTool, Result, Retry, Run, RunFailed, open_run
-from engine.client_fake import AwaitAnswer, Call, FakeServer, Say, Think, refusal
+from engine.client_fake import AwaitAnswer, Call, Fail, FakeServer, Say, Think, refusal
 from engine.client_outbox import Outbox
 from engine.client_tools import ToolRunner
 from engine.client_wire import endpoint_url
@@ -88,14 +88,8 @@ async def test_call_is_answered_while_the_model_still_samples(autojump_clock):
 
 
 async def test_outputs_that_are_ready_together_go_out_in_one_append(autojump_clock):
-    gate = trio.Event()
-    entered = []
-
     async def wait(n: int) -> str:
-        entered.append(n)
-        if len(entered) == 3:
-            gate.set()
-        await gate.wait()
+        await trio.sleep(1)
         return str(n)
 
     server = FakeServer([calling("a", "b", "c", name="wait"), [Say("ok")]])
@@ -164,6 +158,24 @@ async def test_custom_call_gets_a_custom_output(autojump_clock):
     server = FakeServer([[Call("c0", "patch", type="custom_tool_call")], [Say("ok")]])
     await result_on(server)
     assert server.sent("response.append")[0]["input"][0]["type"] == "custom_tool_call_output"
+
+
+async def test_approval_that_nobody_gives_is_refused(autojump_clock):
+    server = FakeServer([[Call("r1", "pay", type="mcp_approval_request")], [Say("ok")]])
+    async with run_on(server) as run:
+        async for event in run:
+            if event.type == "response.done":
+                run.cancel()
+    answer = server.sent("response.append")[0]["input"][0]
+    assert (answer["type"], answer["approve"]) == ("mcp_approval_response", False)
+
+
+async def test_exception_of_a_tools_observer_ends_the_run(autojump_clock):
+    def complain(call: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await result_on(FakeServer([calling("c0"), [Say("x")]]), on_tool_call=complain)
 
 
 async def test_lone_surrogates_of_a_tool_do_not_break_the_run(autojump_clock):
@@ -332,6 +344,45 @@ async def test_no_event_before_created_means_a_new_create(autojump_clock):
     assert len(server.sent("response.create")) == 2
 
 
+class Mute:
+    """A connector to a peer that takes everything and says nothing, not even a pong."""
+
+    num_connections = 0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Mute"]:
+        self.num_connections += 1
+        yield self
+
+    async def send(self, text: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive(self) -> str:
+        await trio.sleep_forever()
+        return ""
+
+    async def ping(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_peer_that_answers_no_ping_counts_as_lost(autojump_clock):
+    mute = Mute()
+    with trio.fail_after(300), pytest.raises(ConnectionLost, match="ping"):
+        async with open_run("ws://mute", input="x", connector=mute, max_retries=1) as run:
+            await run.result()
+    assert mute.num_connections == 2
+
+
+async def test_failure_of_the_connector_itself_counts_as_lost(autojump_clock, caplog):
+    class Odd(Mute):
+        async def receive(self) -> str:
+            raise ZeroDivisionError
+
+    with trio.fail_after(60), pytest.raises(ConnectionLost, match="connection failed"):
+        async with open_run("ws://odd", input="x", connector=Odd(), max_retries=1) as run:
+            await run.result()
+
+
 async def test_connections_that_bring_nothing_are_given_up(autojump_clock):
     retries: list[Retry] = []
     server = FakeServer([calling("c0"), [Say("x")]], cuts=[2] + [0] * 20)
@@ -371,6 +422,13 @@ async def test_error_frame_fails_the_run_with_all_its_fields(autojump_clock, fra
         "Bad input.",
         "input[0]",
     )
+
+
+async def test_failed_run_raises_with_the_servers_words(autojump_clock):
+    server = FakeServer([[Fail("server_error", "The model failed.")]])
+    with pytest.raises(RunFailed, match="The model failed") as caught:
+        await result_on(server)
+    assert (caught.value.code, caught.value.status) == ("server_error", 500)
 
 
 async def test_run_that_is_gone_at_resume_fails(autojump_clock):
