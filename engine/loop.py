@@ -108,12 +108,21 @@ async def _wait_for_client(live: Live, settings: Settings) -> bool:
     if live.is_draining:
         response.end("server_shutdown", wall_clock())
         return False
+    await _let_readers_go_first()
+    if response.status is Status.PAUSED:
+        response.log.pack()
     is_waiting_for_calls = bool(response.still_pending())
     with trio.move_on_after(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s):
         await live.wait_resumed()
     if response.status is Status.PAUSED:
         response.end("append_timeout" if is_waiting_for_calls else "idle_timeout", wall_clock())
     return response.is_open
+
+
+async def _let_readers_go_first() -> None:
+    """A reader takes three turns of the scheduler: it wakes, takes the stream's lock, sends."""
+    for _ in range(3):
+        await trio.lowlevel.checkpoint()
 
 
 async def _extend(live: Live) -> Extension:

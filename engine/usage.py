@@ -71,10 +71,8 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def rounded(timing: Timing) -> Timing:
-    """The same with times to the microsecond, which keeps frames short; zeros are one object, so logs stay small."""
+    """The same with times to the microsecond, which keeps frames short."""
     changes = {
-        name: round(value, 3) or 0.0
-        for name, value in msgspec.structs.asdict(timing).items()
-        if isinstance(value, float)
+        name: round(value, 3) for name, value in msgspec.structs.asdict(timing).items() if isinstance(value, float)
     }
     return msgspec.structs.replace(timing, **changes)

@@ -1,13 +1,15 @@
-"""folded.py: a finished item reads back as it was sent."""
+"""folded.py: a finished item and the end of a step read back as they were sent."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.events import encode_event
-from engine.folded import FoldedItem
+from engine.events import Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
+from engine.folded import FoldedItem, PackableEvent, pack_event, unpack_event
 from engine.items import ItemStatus
 from engine.scaffold import MessageScaffold, Scaffold
+from engine.tokens import Span
+from engine.usage import Timing, count_usage, rounded
 from tests.test_scaffold import SCAFFOLDS, write
 
 PIECES = st.lists(st.text(min_size=1, max_size=4), max_size=6)
@@ -37,3 +39,31 @@ def test_long_item_gives_the_same_bytes(num_pieces: int) -> None:
 @pytest.mark.parametrize("length", [255, 256, 70_000])
 def test_item_with_a_long_delta_gives_the_same_bytes(length: int) -> None:
     check_same_bytes(MessageScaffold(0, "msg_1"), ["a", "b" * length, *["c"] * 600], "completed", 7)
+
+
+COUNTS = st.integers(0, 1 << 40)
+TIMES = st.floats(0, 1e7, allow_nan=False)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TIMINGS = st.builds(
+    rounded, st.builds(Timing, TIMES, TIMES, sampling_ms=TIMES, client_wait_ms=TIMES, tokens_new=COUNTS)
+)
+CALLS = st.builds(PendingCall, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS)
+PAUSES = st.builds(
+    Pause,
+    id=TEXTS,
+    usage=st.builds(count_usage, COUNTS, COUNTS),
+    run_usage=st.builds(count_usage, COUNTS, COUNTS, cached_tokens=COUNTS),
+    pending=st.lists(CALLS, max_size=3),
+    timing=st.builds(TimingReport, TIMINGS, TIMINGS),
+)
+SPANS = st.builds(Span, st.integers(0, 9), COUNTS, st.booleans(), st.lists(COUNTS), st.lists(TIMES))
+STEP_ENDS = st.builds(ResponseDone, sequence_number=COUNTS, response=PAUSES) | st.builds(
+    ResponseTokens, sequence_number=COUNTS, response_id=TEXTS, spans=st.lists(SPANS, max_size=2)
+)
+
+
+@given(event=STEP_ENDS)
+def test_packed_event_gives_the_same_bytes(event: PackableEvent) -> None:
+    unpacked = unpack_event(pack_event(event))
+    assert encode_event(unpacked) == encode_event(event)
+    assert unpacked == event

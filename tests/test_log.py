@@ -48,6 +48,7 @@ def test_every_event_that_is_kept_reads_back_as_it_was(
         if entry is None:
             written.append(plain(log.next))
             log.append(written[-1])
+            log.pack()
         else:
             written += write_item(log, entry[0], disturbed=entry[1])
     assert log.next == len(written)
@@ -96,3 +97,15 @@ def test_item_whose_beginning_is_gone_stays_readable_to_its_end() -> None:
     events = write_item(log, list("abcdef"))
     assert log.oldest > 0
     assert log.read(log.next - 1) == events[-1]
+
+
+def test_pack_packs_what_came_after_the_newest_item() -> None:
+    log = EventLog(1000)
+    log.pack()
+    write_item(log, ["a"])
+    for seq in (log.next, log.next + 1):
+        log.append(plain(seq))
+    log.pack()
+    log.pack()
+    assert [type(entry) for entry in log._entries] == [FoldedItem, bytes, bytes]
+    assert [log.read(seq) for seq in (log.next - 2, log.next - 1)] == [plain(log.next - 2), plain(log.next - 1)]
