@@ -204,7 +204,13 @@ async def test_resume_on_another_connection_replays_what_was_missed(autojump_clo
         async with server.connect() as client:
             await client.send("response.resume", response_id=response_id, starting_after=3)
             ack, *again = await client.step()
-            assert ack["type"] == "response.resume.accepted"
+            assert ack == {
+                "type": "response.resume.accepted",
+                "response_id": response_id,
+                "starting_after": 3,
+                "status": "paused",
+                "last_sequence_number": first[-1]["sequence_number"],
+            }
             assert again == first[4:]
             keys = pending(again)
             await client.answer((keys[0], "a"), (keys[1], "b"))

@@ -1,7 +1,7 @@
 """One WebSocket connection: frames to commands, runs to frames. The only user of trio-websocket.
 
-Four tasks: the reader acts on frames, the writer (the only one that sends) serves acknowledgements first and then every
-lane's cursor in turn, the heartbeat pings, the clock ends the connection at its age limit or when the server stops.
+Three tasks: the reader acts on frames, the writer (the only one that sends) serves acknowledgements first and then
+every lane's cursor in turn, the clock pings and ends the connection at its age limit or when the server stops.
 Whichever of them ends first ends the connection. Runs are not ours: we detach, and the run decides.
 
 Rule kept here: after a lane's terminal frame nothing of its run goes out until the client speaks. The state machine
@@ -10,6 +10,7 @@ gives one terminal per step, and a cursor that waits at a pause never sees what 
 
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -42,12 +43,8 @@ async def serve_websocket(
     """Serve one upgraded connection to its end; `closing` is set when the server stops. Raises only Cancelled."""
     try:
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(settings.handshake_timeout_s):
-                frames = FrameStream(stream)
-                request = await wrap_server_stream(
-                    nursery, frames, max_message_size=settings.max_frame_bytes, receive_buffer_size=_RECEIVE_BUFFER
-                )
-                ws = await request.accept()
+            frames = FrameStream(stream)
+            ws = await _accept(nursery, frames, settings)
             await Connection(ws, frames, admission, responses, settings, closing).run()
             nursery.cancel_scope.cancel()
     # One boundary per connection: a handler error must not take the server down. trio-websocket's own reader may
@@ -56,6 +53,14 @@ async def serve_websocket(
         pass
     except* Exception:
         log.exception("connection failed")
+
+
+async def _accept(nursery: trio.Nursery, stream: FrameStream, settings: Settings) -> WebSocketConnection:
+    with trio.fail_after(settings.handshake_timeout_s):
+        request = await wrap_server_stream(
+            nursery, stream, max_message_size=settings.max_frame_bytes, receive_buffer_size=_RECEIVE_BUFFER
+        )
+        return await request.accept()
 
 
 class Connection:
@@ -81,25 +86,26 @@ class Connection:
         self._cursors: dict[str | None, Cursor] = {}
         self._outbox: deque[bytes] = deque()
         self._wake = trio.Event()
-        self._written = trio.Event()
+        self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
         self._close_code = (1000, "")
 
     async def run(self) -> None:
         """Serve until either side closes. Every run is detached from, whatever happens."""
         try:
             async with trio.open_nursery() as nursery:
-                for task in (self._read, self._write, self._beat, self._watch_clock):
-                    nursery.start_soon(self._until_closed, task, nursery.cancel_scope)
                 self._nursery = nursery
+                for task in (self._write, self._keep_time):
+                    nursery.start_soon(self._until_closed, task)
+                await self._until_closed(self._read)
         finally:
             self._detach_all()
             with trio.move_on_after(self._settings.close_timeout_s, shield=True):
                 await self._ws.aclose(*self._close_code)
 
-    async def _until_closed(self, task: Any, scope: trio.CancelScope) -> None:
+    async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
         with suppress(ConnectionClosed):
             await task()
-        scope.cancel("the connection is over")
+        self._nursery.cancel_scope.cancel("the connection is over")
 
     def _detach_all(self) -> None:
         for stream_id, live in self._lives.items():
@@ -217,6 +223,7 @@ class Connection:
                 "response_id": response_id,
                 "starting_after": starting_after,
                 "status": live.response.status.value,
+                "last_sequence_number": live.response.log.next - 1,
             },
             stream_id,
         )
@@ -243,32 +250,31 @@ class Connection:
         limit = _FIRST_BATCH
         while True:
             self._wake = trio.Event()
-            if not self._put_what_is_there(limit):
-                limit = _FIRST_BATCH
-                self._written.set()
-                await self._wake.wait()
-                if self._outbox:
-                    # Two turns of the scheduler, about 20 µs: the first event of a step that starts at once then
-                    # shares its segment with the acknowledgement, which saves a system call and a wake-up each side.
-                    await trio.lowlevel.checkpoint()
-                    await trio.lowlevel.checkpoint()
-            else:
+            self._put_what_is_there(limit)
+            if self._stream.has_frames:
                 limit = _BATCH
                 await self._flush()
+                continue
+            limit = _FIRST_BATCH
+            if self._written is not None:
+                self._written.set()
+            await self._wake.wait()
+            if self._outbox:
+                # Two turns of the scheduler, about 20 µs: the first event of a step that starts at once then shares
+                # its segment with the acknowledgement, which saves a system call and a wake-up each side.
+                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
 
-    def _put_what_is_there(self, limit: int) -> bool:
-        """Put the outbox and up to `limit` events of each lane into the next segment; False when there was nothing."""
-        has_any = bool(self._outbox)
+    def _put_what_is_there(self, limit: int) -> None:
+        """Put the outbox and up to `limit` events of each lane into the next segment."""
         while self._outbox:
             self._stream.put_text(self._outbox.popleft())
         for stream_id, cursor in list(self._cursors.items()):
             for event in cursor.read_nowait(limit):
-                has_any = True
                 if is_terminal(event):
                     self._finish_step(stream_id, event)
                 else:
                     self._stream.put_text(with_lane(encode_event(event), stream_id))
-        return has_any
 
     async def _flush(self) -> None:
         if reason := self._ws.closed:
@@ -306,26 +312,37 @@ class Connection:
 
     # --- heartbeat and end ---
 
-    async def _beat(self) -> None:
-        """Ping; a peer that stays silent is gone, but not while a run is paused: old clients read only then."""
-        while True:
-            await trio.sleep(self._settings.ping_every_s)
-            had_paused = self._session.has_paused
-            with trio.move_on_after(self._settings.pong_timeout_s) as timeout:
-                await self._ws.ping()
-            if timeout.cancelled_caught and not (had_paused or self._session.has_paused):
+    async def _keep_time(self) -> None:
+        """Ping until the connection ends: at its age limit, when the server stops, or when the peer is gone."""
+        self._ends_at = trio.current_time() + self._settings.connection_age_s
+        every_s, pong_s = self._settings.ping_every_s, self._settings.pong_timeout_s
+        until_ping_s = every_s
+        while await self._is_open_for(until_ping_s):
+            pinged_at, had_paused = trio.current_time(), self._session.has_paused
+            self._stream.put_ping()
+            self._wake_writer()
+            if not await self._is_open_for(pong_s):
+                break
+            # A pong or anything else. Not while a run is paused: old clients read only when they wait for events.
+            is_silent = self._stream.heard_at < pinged_at
+            if is_silent and not (had_paused or self._session.has_paused):
                 self._close_code = (1011, "no pong")
                 return
+            until_ping_s = max(every_s - pong_s, 0)
+        await self._say_goodbye()
 
-    async def _watch_clock(self) -> None:
-        """End the connection at its age limit, or when the server stops."""
-        with trio.move_on_after(self._settings.connection_age_s) as age:
+    async def _is_open_for(self, seconds: float) -> bool:
+        """Wait. False as soon as the server stops or the connection is too old."""
+        with trio.move_on_at(min(trio.current_time() + seconds, self._ends_at)):
             await self._closing.wait()
-        if age.cancelled_caught:
+        return not self._closing.is_set() and trio.current_time() < self._ends_at
+
+    async def _say_goodbye(self) -> None:
+        if self._closing.is_set():
+            self._close_code = (1012, "the server stops")
+        else:
             self._close_code = (1001, "websocket_connection_limit_reached")
             self._refuse_sampling_lanes()
-        else:
-            self._close_code = (1012, "the server stops")
         self._written = trio.Event()
         self._wake_writer()
         with trio.move_on_after(self._settings.send_timeout_s):
