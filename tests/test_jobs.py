@@ -183,11 +183,11 @@ def test_forced_ids_go_through_the_model_together(bench):
     assert text in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
     assert bench.finished(1).reason == "stop"
     assert bench.finished(1).prefilled == 30
-    assert len(bench.model.steps) == 3  # 30 given and 6 forced in chunks of 16, one draw
+    assert bench.model.steps[2:] == [[3], [2]]  # 30 given and 5 forced before the draw; two after it, early
 
 
 def test_forced_ids_count_towards_the_limit(bench):
-    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=2, constraint=Constraint(CALL))).run()
+    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=2, constraint=Constraint(CALL)))
     assert len(bench.sampled(1)) == 2
     assert bench.finished(1).reason == "length"
     assert bench.model.steps == []

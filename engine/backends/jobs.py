@@ -147,4 +147,4 @@ class Jobs:
 
     def _end(self, job: Job) -> None:
         del self._jobs[job.ask.seq]
-        job.context.is_early = False
+        job.context.is_early = True  # what its grammar forced last need not wait for what follows it

@@ -29,7 +29,11 @@ Progress = Callable[[str, float], None]
 
 
 class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What the backend must know of its model. `temperature`, `top_p`: of runs that name none; 0 is greedy."""
+    """What the backend must know of its model.
+
+    stop_ids: all that end a step; the first is the one that a complete grammar is ended with. temperature, top_p: of
+    runs that name none; 0 is greedy.
+    """
 
     folder: Path
     id: str

@@ -49,10 +49,9 @@ def _script(scenario: str, settings: Settings, progress: Progress) -> ScriptBack
 async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[Backend]:
     folder = await trio.to_thread.run_sync(resolve, settings.model, progress)
     form = await trio.to_thread.run_sync(partial(PromptFormat.load, folder))
-    model = LocalModel(
-        folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=tuple(form.stop_ids)
-    )
-
+    # The one that the template ends a turn with comes first: a complete grammar is ended with it.
+    stop_ids = tuple(sorted(form.stop_ids, key=lambda stop: [stop] != form.close_ids[:1]))
+    model = LocalModel(folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=stop_ids)
     opened = open_local_backend(
         model,
         partial(Prompt, form),
