@@ -1,8 +1,9 @@
 """FrameStream alone: what is put goes out together, what is not put passes through."""
 
+import pytest
 import trio
-from trio.testing import memory_stream_pair
-from wsproto.frame_protocol import FrameProtocol
+from trio.testing import MockClock, memory_stream_pair
+from wsproto.frame_protocol import FrameProtocol, Opcode
 
 from engine.server.frame_stream import FrameStream
 
@@ -11,26 +12,53 @@ async def test_frames_go_out_with_the_flush_and_in_order():
     ours, theirs = memory_stream_pair()
     stream = FrameStream(ours)
     stream.put_text(b'{"a":1}')
-    stream.put_text("é".encode() * 70_000)
+    stream.put_ping()
+    stream.put_text(b"b")
+    assert stream.has_frames
     with trio.move_on_after(0):
         assert await theirs.receive_some() == b""
     with trio.fail_after(5):
         await stream.flush()
+        assert not stream.has_frames
         await ours.send_eof()
         data = b"".join([part async for part in theirs])
+    assert _frames(data) == [(Opcode.TEXT, '{"a":1}'), (Opcode.PING, b""), (Opcode.TEXT, "b")]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 125, 126, (1 << 16) - 1, 1 << 16, 1 << 20])
+async def test_frames_of_every_length_are_read(num_bytes: int):
+    ours, theirs = memory_stream_pair()
+    stream = FrameStream(ours)
+    text = "é" * (num_bytes // 2) + "x" * (num_bytes % 2)
+    stream.put_text(text.encode())
+    await stream.flush()
+    await ours.send_eof()
+    assert _frames(b"".join([part async for part in theirs])) == [(Opcode.TEXT, text)]
+
+
+def _frames(data: bytes) -> list[tuple[Opcode, str | bytes]]:
+    """The whole frames as a client reads them."""
     peer = FrameProtocol(client=True, extensions=[])
     peer.receive_bytes(data)
-    texts = ["".join(parts) for parts in _messages(peer)]
-    assert texts == ['{"a":1}', "é" * 70_000]
-
-
-def _messages(peer: FrameProtocol) -> list[list[str]]:
-    messages: list[list[str]] = [[]]
+    frames: list[tuple[Opcode, str | bytes]] = []
+    payload = None
     for frame in peer.received_frames():
-        messages[-1].append(frame.payload)
-        if frame.message_finished:
-            messages.append([])
-    return messages[:-1]
+        payload = frame.payload if payload is None else payload + frame.payload
+        if frame.frame_finished:
+            frames.append((frame.opcode, bytes(payload) if isinstance(payload, bytearray) else payload))
+            payload = None
+    return frames
+
+
+async def test_it_knows_when_the_last_bytes_came(autojump_clock: MockClock):
+    ours, theirs = memory_stream_pair()
+    stream = FrameStream(ours)
+    made_at = trio.current_time()
+    await trio.sleep(3)
+    assert stream.heard_at == made_at
+    await theirs.send_all(b"x")
+    await stream.receive_some()
+    assert stream.heard_at == trio.current_time()
 
 
 async def test_an_empty_flush_sends_nothing():

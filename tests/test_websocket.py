@@ -1,5 +1,7 @@
 """One connection end to end over memory streams: frames in, frames out, the clock mocked."""
 
+import json
+
 import pytest
 import trio
 from trio_websocket import ConnectionClosed
@@ -7,6 +9,7 @@ from trio_websocket import ConnectionClosed
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend, ScriptSequence
 from engine.backends.script_context import EstimatedContext
+from tests.http_peer import HANDSHAKE
 from tests.served import FUNCTION, TWO_CALLS, open_served, pending
 
 ENDLESS = """
@@ -259,6 +262,42 @@ async def test_binary_frames_are_refused_and_nothing_is_lost():  # P5
         assert (await client.receive())["error"]["code"] == "invalid_frame"
         await client.answer((keys[0], "a"), (keys[1], "b"))
         assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def _heard_from(stream: trio.abc.Stream, data: bytes, seconds: float) -> bytes:
+    """What the server sends within this time to a peer that says `data` after its handshake and then nothing."""
+    await stream.send_all(HANDSHAKE)
+    heard = await stream.receive_some()
+    await stream.send_all(data)
+    with trio.move_on_after(seconds):
+        while part := await stream.receive_some():
+            heard += part
+    return heard.partition(b"\r\n\r\n")[2]
+
+
+async def test_a_silent_peer_is_dropped(autojump_clock):  # P35
+    async with open_served(ping_every_s=20, pong_timeout_s=5, close_timeout_s=1) as server:
+        heard = await _heard_from(server.stream(), b"", 1000)
+        assert heard == b"\x89\x00" + b"\x88\x09" + (1011).to_bytes(2, "big") + b"no pong"
+        assert trio.current_time() == pytest.approx(26, abs=0.1)
+
+
+async def test_a_silent_peer_with_a_paused_run_is_pinged_but_not_dropped(autojump_clock):  # P35
+    create = json.dumps({"type": "response.create", "input": "hi", "tools": [FUNCTION]}).encode()
+    frame = b"\x81\xfe" + len(create).to_bytes(2, "big") + b"\0\0\0\0" + create
+    async with open_served(ping_every_s=20, pong_timeout_s=5) as server:
+        stream = server.stream()
+        heard = await _heard_from(stream, frame, 110)
+        assert heard.count(b"\x89\x00") == 5
+        assert b"no pong" not in heard
+        await stream.aclose()
+
+
+async def test_a_peer_that_answers_pings_stays(autojump_clock):  # P35
+    async with open_served(ping_every_s=20, pong_timeout_s=5) as server, server.connect() as client:
+        await trio.sleep(1000)
+        await client.create()
+        assert (await client.step())[-1]["type"] == "response.done"
 
 
 async def test_the_age_limit_tells_sampling_lanes_and_closes(autojump_clock):  # P36

@@ -34,6 +34,7 @@ class App:
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
+        self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
@@ -60,9 +61,6 @@ class App:
         message = f"More than {self._settings.max_connections} connections."
         error = ServerError(message, code="server_is_overloaded", status=503)
         return error_answer(error, ("connection", "close"))
-
-    async def _upgrade(self, stream: trio.abc.Stream, admission: Admission) -> None:
-        await serve_websocket(stream, admission, self._responses, self._settings, self._closing)
 
     async def drain(self) -> None:
         """Finish the runs, then let every connection flush and close."""
