@@ -11,7 +11,7 @@ from engine.backends.base import StepSpec
 from engine.backends.constraint import Constraint
 from engine.backends.families import Family
 from engine.backends.template import to_json
-from engine.backends.toolset import ToolSet, parameters_of
+from engine.backends.toolset import ToolSet, held_parameters_of
 from engine.backends.vocabulary import Vocabulary
 from engine.errors import RequestError
 from engine.toolspec import Tool
@@ -91,7 +91,7 @@ class Grammars:
             lines += [f"calls: call{more}", f"call: {' | '.join(f'call_{index}' for index in range(len(tools)))}"]
         for index, (label, tool) in enumerate(tools):
             lines.append(f"call_{index}: {self._call_rule(label, index)}")
-            lines.append(f"arguments_{index}: {_json_rule(parameters_of(tool))}")
+            lines.append(f"arguments_{index}: {_json_rule(held_parameters_of(tool))}")
         return "\n".join(lines) + "\n"
 
     def _call_rule(self, label: str, index: int) -> str:
@@ -106,10 +106,10 @@ class Grammars:
 
     def _check(self, tools: dict[str, Tool]) -> None:
         """Compile everything at once; only when that fails look for the one that is to blame."""
-        if _is_valid([*map(parameters_of, tools.values()), *([] if self._answer is None else [self._answer])]):
+        if _is_valid([*map(held_parameters_of, tools.values()), *([] if self._answer is None else [self._answer])]):
             return
         for index, tool in enumerate(tools.values()):
-            if reason := _fault([parameters_of(tool)]):
+            if reason := _fault([held_parameters_of(tool)]):
                 raise RequestError(
                     f"Invalid schema for tool '{tool.name}': {reason}.",
                     param=f"tools[{index}].parameters",

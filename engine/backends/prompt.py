@@ -21,7 +21,7 @@ from engine.backends.constraint import Constraint
 from engine.backends.parser import StreamParser
 from engine.backends.prompt_format import PromptFormat, Rendered, ToolContext
 from engine.errors import RequestError
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import TokenLog
 
 __all__ = ["Prompt", "PromptFormat"]
@@ -40,6 +40,7 @@ class _After(msgspec.Struct, frozen=True):
     """What an extension's commit changes besides the log."""
 
     last_role: str | None
+    answers_call: bool
 
 
 class _Room(NamedTuple):
@@ -69,6 +70,7 @@ class Prompt:
         )
         self._tail = _Tail.EMPTY
         self._last_role: str | None = None
+        self._answers_call = False
 
     # --- items in
 
@@ -97,7 +99,7 @@ class Prompt:
             token_ids=token_ids,
             render_ms=(rendered_at - begin) * 1e3,
             tokenize_ms=(time.perf_counter() - rendered_at) * 1e3,
-            payload=_After(rendered.last_role),
+            payload=_After(rendered.last_role, bool(items) and isinstance(items[-1], Answer)),
         )
 
     def commit(self, extension: Extension) -> None:
@@ -109,6 +111,7 @@ class Prompt:
         self.tokens.give(extension.token_ids)
         self._tail = _Tail.GIVEN
         self._last_role = extension.payload.last_role or self._last_role
+        self._answers_call = extension.payload.answers_call
 
     def _render(self, items: Sequence[Item]) -> Rendered:
         if self._tail is _Tail.EMPTY:
@@ -152,7 +155,7 @@ class Prompt:
 
     def constraint(self, step: StepSpec) -> Constraint | None:
         """How the step's tokens are held to a syntax; None: free. Raises RequestError naming `tool_choice`."""
-        return self._tools.grammars.constraint(step, after_output=self._last_role == self._form.output_role)
+        return self._tools.grammars.constraint(step, after_output=self._answers_call)
 
     def new_parser(self, step: StepSpec) -> StreamParser:
         """A parser for the step that is about to be sampled."""

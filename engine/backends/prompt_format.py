@@ -81,7 +81,6 @@ class PromptFormat:
         self.context_window = context_window
         self.stop_ids = stop_ids
         self.model_id = model_id
-        self.output_role = "tool" if family.shows_tools else family.output_role
         self._template = template
         self._system_role = _check_appendable(template)
         header = template.header([_USER])

@@ -61,8 +61,20 @@ class ToolSet(msgspec.Struct, frozen=True):
 
 
 def parameters_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of what the model writes as arguments: an object, also for a custom tool's free input."""
+    """The JSON schema of the arguments as the model is shown it: an object, also for a custom tool's free input."""
     if tool.kind == "custom":
         return _FREE_INPUT
     schema = tool.parameters or {}
-    return schema if schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"} else {"type": "object"} | schema
+    return schema if schema.keys() & _SHAPES else {"type": "object"} | schema
+
+
+def held_parameters_of(tool: Tool) -> dict[str, Any]:
+    """The same, closed: where a schema leaves it open, a constrained model may not invent further properties."""
+    schema = parameters_of(tool)
+    is_open = "properties" in schema and not schema.keys() & _OPENINGS
+    return schema | {"additionalProperties": False} if is_open else schema
+
+
+_SHAPES: Final = {"type", "$ref", "anyOf", "oneOf", "allOf"}
+# With these the properties named at the top are not all there are.
+_OPENINGS: Final = {"additionalProperties", "patternProperties", "unevaluatedProperties", *_SHAPES} - {"type"}
