@@ -129,7 +129,7 @@ class Answers:
         for key, answer in batch.answers.items():
             entry = self.open[key]
             entry.answer, entry.text = answer, ""
-            self._digests[key] = _digest(answer)
+            self._digests[call_key(entry.call)] = _digest(answer)  # our own key, so the client's is not kept
         if batch.answers or batch.parts:
             self._given.update(map(_digest_item, batch.messages))
 

@@ -42,18 +42,18 @@ class EventLog:
         if self.next - self._firsts[0] > self._max_events:
             del self._entries[0], self._firsts[0]
 
-    def fold(self, item: FoldedItem) -> None:
-        """Replace an item's events, the newest in the log, by their folded form.
+    def fold(self, item: FoldedItem, first: int) -> None:
+        """Replace an item's events, from number `first` on the newest in the log, by their folded form.
 
         Does nothing when other events came in between or the item's beginning is gone.
         """
-        if item.first + len(item) != self.next:
+        if first + len(item) != self.next:
             return
-        index = bisect_right(self._firsts, item.first) - 1
-        if index < 0 or self._firsts[index] != item.first:
+        index = bisect_right(self._firsts, first) - 1
+        if index < 0 or self._firsts[index] != first:
             return
         self._entries[index:] = [item]
-        self._firsts[index:] = array("L", [item.first])
+        self._firsts[index:] = array("L", [first])
 
     def pack(self) -> None:
         """Pack the events that ended the newest step. Takes 25 µs, so let readers have them first."""
@@ -77,5 +77,5 @@ class EventLog:
             )
         entry = self._entries[index]
         if isinstance(entry, FoldedItem):
-            return entry.event(seq)
+            return entry.event(seq, self._firsts[index])
         return unpack_event(entry) if isinstance(entry, bytes) else entry

@@ -6,6 +6,7 @@ client with everything kept. Nothing here looks at the history.
 
 import logging
 
+import msgspec
 import trio
 
 from engine.backends.base import Extension, StepEnd
@@ -19,12 +20,12 @@ from engine.usage import Timing, count_usage
 log = logging.getLogger(__name__)
 
 
-async def run(live: Live, extension: Extension, settings: Settings) -> None:
-    """Carry a run to its end. `extension` is its first input, prepared and committed. Never raises but Cancelled."""
+async def run(live: Live, prepared: Timing, settings: Settings) -> None:
+    """Carry a run to its end. `prepared` is what its first input took. Never raises but Cancelled."""
     response = live.response
     try:
         with live.scope:
-            await _run_steps(live, extension, settings)
+            await _run_steps(live, prepared, settings)
     except EngineError as error:
         response.fail(error, wall_clock())
     except trio.TooSlowError:
@@ -41,33 +42,33 @@ async def run(live: Live, extension: Extension, settings: Settings) -> None:
         live.close_if_over()
 
 
-async def _run_steps(live: Live, extension: Extension, settings: Settings) -> None:
+async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
     response = live.response
     wait_ms = 0.0
     if not response.request.generate:
         usage = count_usage(live.sequence.num_context_tokens, 0)
-        response.complete_without_sampling(usage, _given(live, extension, 0.0), wall_clock())
+        response.complete_without_sampling(usage, _given(live, prepared, 0.0), wall_clock())
         return
     while True:
-        await _sample(live, _given(live, extension, wait_ms), settings)
+        await _sample(live, _given(live, prepared, wait_ms), settings)
         if not response.is_open:
             return
         paused_at = now_ms()
         if response.status is Status.PAUSED and not await _wait_for_client(live, settings):
             return
         wait_ms = now_ms() - paused_at
-        extension = await _extend(live)
+        prepared = await _extend(live)
 
 
-def _given(live: Live, extension: Extension, wait_ms: float) -> Timing:
+def times_of(extension: Extension) -> Timing:
+    """What preparing it took. The extension itself may hold a million token ids, so no run's task keeps it."""
+    return Timing(render_ms=extension.render_ms, tokenize_ms=extension.tokenize_ms, items_new=extension.num_items)
+
+
+def _given(live: Live, prepared: Timing, wait_ms: float) -> Timing:
     """The times of everything before sampling, taken over from where they were measured."""
-    timing = Timing(
-        queue_ms=live.queue_ms,
-        validate_ms=live.validate_ms,
-        render_ms=extension.render_ms,
-        tokenize_ms=extension.tokenize_ms,
-        client_wait_ms=wait_ms,
-        items_new=extension.num_items,
+    timing = msgspec.structs.replace(
+        prepared, queue_ms=live.queue_ms, validate_ms=live.validate_ms, client_wait_ms=wait_ms
     )
     live.queue_ms = live.validate_ms = 0.0
     return timing
@@ -125,11 +126,11 @@ async def _let_readers_go_first() -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def _extend(live: Live) -> Extension:
+async def _extend(live: Live) -> Timing:
     """Commit what the client gave. The append that completed it has prepared it already, unless sampling went on."""
     items = live.response.take_new_items()
     extension, live.extension = live.extension, None
     if extension is None or extension.base != live.sequence.num_context_tokens:
         extension = await live.sequence.prepare(items)
     live.sequence.commit(extension)
-    return extension
+    return times_of(extension)

@@ -140,8 +140,11 @@ class Response:
         self._expect_in_progress()
         if self.log.next:
             raise ValueError(f"response {self.id} has started")
-        self.log.append(ResponseCreated(sequence_number=0, response=self._object({})))
-        self.log.append(ResponseInProgress(sequence_number=1, response=self._object({})))
+        created = self._object({})
+        self.log.append(ResponseCreated(sequence_number=0, response=created))
+        self.log.append(ResponseInProgress(sequence_number=1, response=created))
+        # One object for all three; and the sequence has the items, which may be a long history.
+        self.request = msgspec.structs.replace(self.request, items=[], echo=created)
 
     def feed(self, delta: Delta) -> None:
         """Log what one delta means. Raises BackendError for a call that no item can carry."""

@@ -15,6 +15,7 @@ from engine.live import Live
 from engine.request import RunRequest
 from engine.response import Response
 from engine.settings import Settings
+from engine.usage import Timing
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Responses:
         response.start()
         live = Live(response, sequence, self._settings, principal)
         self._lives[response_id] = live
-        self._nursery.start_soon(self._carry, live, extension, name=response_id)
+        self._nursery.start_soon(self._carry, live, loop.times_of(extension), name=response_id)
         return live
 
     def _admit(self, principal: str) -> None:
@@ -99,10 +100,10 @@ class Responses:
                 status=429,
             )
 
-    async def _carry(self, live: Live, extension: Extension) -> None:
+    async def _carry(self, live: Live, prepared: Timing) -> None:
         """The run's task: its loop, and for a resumable run the time in which its end can still be read."""
         try:
-            await loop.run(live, extension, self._settings)
+            await loop.run(live, prepared, self._settings)
             self._ended.set()
             if live.response.request.echo.resumable and not self._is_draining:
                 await trio.sleep(self._settings.ended_ttl_s)

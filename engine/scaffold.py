@@ -60,7 +60,7 @@ class Scaffold(Protocol):
         """The events that finish it."""
 
 
-class MessageScaffold(msgspec.Struct, frozen=True):
+class MessageScaffold(msgspec.Struct, frozen=True, gc=False):
     """An assistant message with one text part."""
 
     output_index: int
@@ -101,7 +101,7 @@ class MessageScaffold(msgspec.Struct, frozen=True):
         ]
 
 
-class ReasoningScaffold(msgspec.Struct, frozen=True):
+class ReasoningScaffold(msgspec.Struct, frozen=True, gc=False):
     """The model's raw reasoning as one reasoning_text part."""
 
     output_index: int
@@ -142,7 +142,7 @@ class ReasoningScaffold(msgspec.Struct, frozen=True):
         ]
 
 
-class _CallScaffold(msgspec.Struct, frozen=True):
+class _CallScaffold(msgspec.Struct, frozen=True, gc=False):
     output_index: int
     id: str
     call_id: str
@@ -152,7 +152,7 @@ class _CallScaffold(msgspec.Struct, frozen=True):
     num_tail: ClassVar[int] = 2
 
 
-class FunctionCallScaffold(_CallScaffold, frozen=True):
+class FunctionCallScaffold(_CallScaffold, frozen=True, gc=False):
     """A function call; its text is the arguments' JSON."""
 
     def item(self, text: str, status: ItemStatus) -> FunctionCall:
@@ -179,7 +179,7 @@ class FunctionCallScaffold(_CallScaffold, frozen=True):
         ]
 
 
-class CustomToolCallScaffold(_CallScaffold, frozen=True):
+class CustomToolCallScaffold(_CallScaffold, frozen=True, gc=False):
     """A custom tool's call; its text is the free input."""
 
     def item(self, text: str, status: ItemStatus) -> CustomToolCall:

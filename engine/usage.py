@@ -3,16 +3,16 @@
 import msgspec
 
 
-class InputTokensDetails(msgspec.Struct, frozen=True):
+class InputTokensDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
 
-class OutputTokensDetails(msgspec.Struct, frozen=True):
+class OutputTokensDetails(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one sampling step, or summed over a run.
 
     For a step, `input_tokens` is the whole context it sampled from and `cached_tokens` the part of it whose KV
@@ -45,7 +45,7 @@ def count_usage(input_tokens: int, output_tokens: int, *, cached_tokens: int = 0
     )
 
 
-class Timing(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True, gc=False):
     """Where the time of a step (or of a run) went, in milliseconds, and how much of it was new work.
 
     `client_wait_ms` is the time the run spent paused for the client; `tokens_new` were given in this step,

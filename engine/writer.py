@@ -10,7 +10,7 @@ import msgspec
 from engine.backends.base import CallStart
 from engine.calls import PREFIXES, build_call
 from engine.events import OutputItemAdded, OutputItemDone, ShellCommandAdded, ShellCommandDelta, ShellCommandDone
-from engine.folded import FoldedItem
+from engine.folded import FoldedItem, fold_item
 from engine.items import Call, Item, ItemStatus, ShellCall
 from engine.log import EventLog
 from engine.scaffold import (
@@ -95,10 +95,10 @@ class ItemWriter:
         streaming, self._streaming, self._call = self._streaming, None, None
         if streaming is None:
             return None
-        folded = FoldedItem(streaming.scaffold, streaming.first, streaming.pieces, status)
+        folded = fold_item(streaming.scaffold, streaming.pieces, status)
         for event in streaming.scaffold.tail(self._log.next, folded.text, status):
             self._log.append(event)
-        self._log.fold(folded)
+        self._log.fold(folded, streaming.first)
         self._finished.append(folded)
         item = folded.item()
         self._on_item(item)

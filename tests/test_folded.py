@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.events import Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
-from engine.folded import FoldedItem, PackableEvent, pack_event, unpack_event
+from engine.folded import PackableEvent, fold_item, pack_event, unpack_event
 from engine.items import ItemStatus
 from engine.scaffold import MessageScaffold, Scaffold
 from engine.tokens import Span
@@ -17,9 +17,9 @@ PIECES = st.lists(st.text(min_size=1, max_size=4), max_size=6)
 
 def check_same_bytes(scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int) -> None:
     live = write(scaffold, pieces, status, first)
-    folded = FoldedItem(scaffold, first, pieces, status)
+    folded = fold_item(scaffold, pieces, status)
     assert len(folded) == len(live)
-    assert [encode_event(folded.event(first + i)) for i in range(len(folded))] == [encode_event(e) for e in live]
+    assert [encode_event(folded.event(first + i, first)) for i in range(len(folded))] == [encode_event(e) for e in live]
     assert folded.item() == scaffold.item("".join(pieces), status)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.events import Event, ResponseTokens, encode_event
-from engine.folded import FoldedItem
+from engine.folded import FoldedItem, fold_item
 from engine.log import EventLog, EventsExpired
 from engine.scaffold import MessageScaffold
 
@@ -30,7 +30,7 @@ def write_item(log: EventLog, pieces: list[str], *, disturbed: bool = False) -> 
         add(plain(log.next))
     for event in scaffold.tail(log.next, "".join(pieces), "completed"):
         add(event)
-    log.fold(FoldedItem(scaffold, first, pieces, "completed"))
+    log.fold(fold_item(scaffold, pieces, "completed"), first)
     return events
 
 
