@@ -1,15 +1,24 @@
-"""Two tools whose outputs nobody can guess: an answer that quotes them proves that they ran."""
+"""Two tools whose outputs nobody can guess: an answer that quotes them proves that they ran.
 
-import random
+They take their time (a few tenths of a second of hashing), as tools do, so that one sees the run pause for them.
+"""
+
+import hashlib
+import os
 
 
-def draw_lucky_number(maximum: int = 1_000_000) -> int:
+def _draw(limit: int) -> int:
+    """A random number from 0 to `limit` - 1, slowly."""
+    return int.from_bytes(hashlib.pbkdf2_hmac("sha256", os.urandom(16), b"lucky", 500_000)) % limit
+
+
+def draw_lucky_number(maximum: int = 1000) -> int:
     """Draw a lucky number.
 
     Args:
         maximum: the largest number that may be drawn
     """
-    return random.randint(min(maximum, 1000), max(maximum, 1000))
+    return 1 + _draw(max(maximum, 1))
 
 
 def get_temperature(city: str) -> str:
@@ -18,4 +27,4 @@ def get_temperature(city: str) -> str:
     Args:
         city: name of the city
     """
-    return f"{random.uniform(-20, 40):.3f} °C in {city}"
+    return f"{_draw(60_000) / 1000 - 20:.3f} °C in {city}"
