@@ -42,7 +42,7 @@ LAYERS: dict[str, str] = {
     """,
 }
 PURE = ("pure machines", "values")
-TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "grammar", "worker", "convert")}
+TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "guide", "worker", "convert")}
 # The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
 TRIO_WEBSOCKET = {
     "server/websocket",
