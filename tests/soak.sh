@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The full counts that CI runs a part of: random walks by the thousand, connects by the ten thousand, twenty runs of the
+# default model. Takes about half an hour on two cores; its last result stands in the README.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. demos/setup.sh
+ensure_venv local,dev,clients
+python=.venv/bin/python
+
+echo "== random walks over the pure machines"
+HYPOTHESIS_PROFILE=soak $python -m pytest -q -k "walk or any_" tests
+
+echo "== connects and drops"
+LONGLOOP_SOAK_CONNECTS=10000 $python -m pytest -q tests/test_sockets.py -k thousand
+
+echo "== twenty runs of the default model"
+work=$(mktemp -d)
+trap 'kill "${server:-0}" 2>/dev/null; rm -rf "$work"' EXIT
+mkfifo "$work/out"
+.venv/bin/longloop serve --port 0 >"$work/out" 2>"$work/log" &
+server=$!
+read -r line <"$work/out" || fail "the server did not start: $(tail -n 3 "$work/log")"
+PYTHONPATH=. $python demos/many_runs.py --url "${line##* }" --runs 20
