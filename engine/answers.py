@@ -38,7 +38,7 @@ from engine.items import (
 Streamable = FunctionCallOutput | CustomToolCallOutput
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenCall:
     """A call and what is known of its answer: nothing, a growing text, or all of it."""
 

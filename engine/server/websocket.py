@@ -1,15 +1,14 @@
 """One WebSocket connection: frames to commands, runs to frames. The only user of trio-websocket.
 
-Three tasks: the reader acts on frames, the writer (the only one that sends) serves acknowledgements first and then
-every lane's cursor in turn, the clock pings and ends the connection at its age limit or when the server stops.
-Whichever of them ends first ends the connection. Runs are not ours: we detach, and the run decides.
+Three tasks: the reader acts on frames, the writer (the only one that sends) sends what the others put and then what
+every lane's cursor reads, the clock pings and ends the connection at its age limit or when the server stops. Whichever
+of them ends first ends the connection. Runs are not ours: we detach, and the run decides.
 
 Rule kept here: after a lane's terminal frame nothing of its run goes out until the client speaks. The state machine
 gives one terminal per step, and a cursor that waits at a pause never sees what is logged as unsolicited.
 """
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -84,7 +83,6 @@ class Connection:
         self._session = Session(settings)
         self._lives: dict[str | None, Live] = {}
         self._cursors: dict[str | None, Cursor] = {}
-        self._outbox: deque[bytes] = deque()
         self._wake = trio.Event()
         self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
         self._close_code = (1000, "")
@@ -167,7 +165,7 @@ class Connection:
         self._send(frame, stream_id)
 
     def _send(self, frame: dict[str, Any], stream_id: str | None) -> None:
-        self._outbox.append(with_lane(encode_frame(frame), stream_id))
+        self._stream.put_text(with_lane(encode_frame(frame), stream_id))
         self._wake_writer()
 
     # --- commands ---
@@ -259,16 +257,14 @@ class Connection:
             if self._written is not None:
                 self._written.set()
             await self._wake.wait()
-            if self._outbox:
+            if self._stream.has_frames:
                 # Two turns of the scheduler, about 20 µs: the first event of a step that starts at once then shares
                 # its segment with the acknowledgement, which saves a system call and a wake-up each side.
                 await trio.lowlevel.checkpoint()
                 await trio.lowlevel.checkpoint()
 
     def _put_what_is_there(self, limit: int) -> None:
-        """Put the outbox and up to `limit` events of each lane into the next segment."""
-        while self._outbox:
-            self._stream.put_text(self._outbox.popleft())
+        """Put up to `limit` events of each lane into the next segment, behind what the others have put there."""
         for stream_id, cursor in list(self._cursors.items()):
             for event in cursor.read_nowait(limit):
                 if is_terminal(event):
