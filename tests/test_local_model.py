@@ -40,7 +40,7 @@ WEATHER = {
 @asynccontextmanager
 async def opened() -> AsyncIterator[Backend]:
     with trio.fail_after(300):
-        async with choose_backend(Settings(dtype="float32"), lambda what, fraction: None) as backend:
+        async with choose_backend(Settings(dtype="float32", threads=1), lambda what, fraction: None) as backend:
             yield backend
 
 

@@ -6,6 +6,10 @@ Commands come on stdin, reports leave on what was stdout at the start. The main 
 `model.py` for why it must be one thread); a second one waits for stdin, and when that ends, ends the process at once,
 in the middle of a step or of loading: the server is gone or does not want us any more, and nothing here outlives it.
 A model that fails in a step is left to crash: the server has the tokens and starts another worker.
+
+The environment is the server's. OpenMP's threads spin while they wait for each other: right for a machine of one's
+own, but beside one other busy process on two cores a step of 28 ms took 150 to 1000 ms (measured). On a shared machine
+set OMP_WAIT_POLICY=passive, or leave a core free with --threads.
 """
 
 import argparse
