@@ -73,7 +73,7 @@ async def test_the_log_holds_what_the_model_would_have_seen_and_written(form):
     assert written(form, sequence).endswith(
         "<|im_start|>user\ngo and see<|im_end|>\n<|im_start|>assistant\n<think>hm</think>I look.\n<tool_call>\n"
         '{"name": "look", "arguments": {"n": 1}}\n</tool_call><|im_end|>\n'
-        f"<|im_start|>{form.output_role}\n<tool_response>\nfar\n</tool_response><|im_end|>\n"
+        f"<|im_start|>{form.family.output_role}\n<tool_response>\nfar\n</tool_response><|im_end|>\n"
     )
     assert [span.sampled for span in sequence.tokens.since(0)] == [False, True, False]
 
