@@ -1,6 +1,7 @@
 """The command line: what each command takes, in words a newcomer understands."""
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from engine.commands.bench import memory_command, stream_command, turn_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
+from engine.settings import Settings
 
 HELP = """A server for agent runs: one run is one long-lived Response.
 
@@ -24,17 +26,34 @@ app = typer.Typer(
 )
 
 
+def _default(name: str) -> str:
+    """What `--help` says of a setting's default, which comes from the settings and not from the flag."""
+    return f"(default {Settings.model_fields[name].default})"
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"longloop {version('longloop')}")
+        raise typer.Exit()
+
+
 @app.callback(help=HELP)
-def _group() -> None:
+def _group(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
     """Makes this a group of commands even while there is only one."""
 
 
 @app.command()
 def serve(
-    backend: Annotated[str | None, typer.Option(help="`local` (default) or `script:SCENARIO`")] = None,
-    model: Annotated[str | None, typer.Option(help="default model, Hugging Face id, folder or .gguf file")] = None,
-    host: Annotated[str | None, typer.Option(help="address to bind")] = None,
-    port: Annotated[int | None, typer.Option(help="TCP port, 0 for a free one")] = None,
+    backend: Annotated[str | None, typer.Option(help=f"`local` or `script:SCENARIO` {_default('backend')}")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"Hugging Face id, folder or .gguf file {_default('model')}")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help=f"address to bind {_default('host')}")] = None,
+    port: Annotated[int | None, typer.Option(help=f"TCP port, 0 for a free one {_default('port')}")] = None,
     allow_remote: Annotated[bool | None, typer.Option("--allow-remote", help="serve other machines")] = None,
     lifecycle: Annotated[str | None, typer.Option(help="lifecycle of connections that name none")] = None,
     keep_open: Annotated[bool | None, typer.Option("--keep-open", help="runs wait for the next user message")] = None,

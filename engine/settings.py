@@ -93,10 +93,12 @@ class Settings(BaseSettings):
 def load(file: Path | None = None, **flags: Any) -> Settings:
     """Settings from flags, the environment and `file` (TOML), in this order of precedence.
 
-    Raises pydantic.ValidationError naming the setting.
+    Raises pydantic.ValidationError naming the setting, FileNotFoundError when there is no `file`.
     """
     if file is None:
         return Settings(**flags)
+    if not file.expanduser().exists():  # the TOML source takes a file that is missing for an empty one
+        raise FileNotFoundError(f"There is no file {file}.")
 
     class FromFile(Settings):
         @classmethod

@@ -30,7 +30,9 @@ def choose_backend(settings: Settings, progress: Progress) -> AbstractAsyncConte
     """
     kind, _, rest = settings.backend.partition(":")
     if kind == "script":
-        return _script(rest or "demo", settings, progress)
+        if not rest:
+            raise RequestError("Which script? Name a scenario, such as script:demo.", param="backend")
+        return _script(rest, settings, progress)
     if settings.backend == "local":
         return _open_local(settings, progress)
     raise RequestError(f"Unknown backend '{settings.backend}'. Known: local, script:SCENARIO.", param="backend")

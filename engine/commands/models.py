@@ -1,7 +1,6 @@
 """`longloop models`: what `--model` takes, what is there already, and fetching it ahead of time."""
 
 from rich.console import Console
-from rich.table import Table
 
 from engine.backends.pretrained import DEFAULT_MODEL, data_folder, resolve
 from engine.commands.serve import Stages, UsageError
@@ -12,14 +11,11 @@ def models_command() -> None:
     """Print the models that lie in the data directory and how to name others."""
     console = Console()
     folder = data_folder() / "models"
-    table = Table("model", "folder", title=f"models in {folder}")
     found = sorted(path for path in folder.glob("*") if (path / "config.json").is_file()) if folder.is_dir() else []
+    # Plain lines: a table cuts or folds paths, which are there to be copied.
+    print(f"Models in {folder}:" if found else f"No model lies in {folder} yet.")
     for path in found:
-        table.add_row(path.name, str(path))
-    if found:
-        console.print(table)
-    else:
-        console.print(f"No model lies in {folder} yet.")
+        print(f"  {path.name}  {path}")
     console.print(
         f"\n`--model` takes [bold]{DEFAULT_MODEL}[/] (the default, from the package index), a Hugging Face id, "
         "a folder with a Hugging Face model, or a .gguf file (converted once)."

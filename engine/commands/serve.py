@@ -1,6 +1,9 @@
 """`longloop serve`: settings, backend and server put together."""
 
+import difflib
+import errno
 import logging
+import os
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -36,10 +39,24 @@ def read_settings(file: Path | None, assignments: list[str], flags: Mapping[str,
     try:
         return load(file, **given)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
+        raise UsageError(_fault(error, file, given)) from error
+    except FileNotFoundError as error:
+        raise UsageError(f"--config: {error}") from error
+    except (OSError, ValueError) as error:  # not TOML, not UTF-8, or a list in the environment that is no JSON
+        raise UsageError(f"{file}: {error}" if file else str(error)) from error
+
+
+def _fault(error: pydantic.ValidationError, file: Path | None, given: Mapping[str, Any]) -> str:
+    """The first fault, with the setting's name and where the value came from unless it was typed."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    variable = f"LONGLOOP_{name.upper()}"
+    source = "" if name in given else f" in {variable}" if variable in os.environ else f" in {file}"
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else " See `longloop serve --show-settings`."
+        return f"unknown setting '{name}'{source}.{hint}"
+    return f"Setting {'.'.join(map(str, first['loc']))}{source}: {first['msg']}."
 
 
 def _parse(text: str) -> Any:
@@ -65,17 +82,22 @@ def serve_command(settings: Settings) -> None:
     try:
         trio.run(_serve, settings, console)
     except* (EngineError, ValueError) as group:
-        raise UsageError(_first(group)) from group
+        raise UsageError(str(_leaf(group))) from group
     except* OSError as group:
-        raise UsageError(f"Cannot listen on {settings.host}:{settings.port}: {_first(group)}") from group
+        if _leaf(group).errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"Port {settings.port} of {settings.host} is in use, perhaps by another longloop. "
+                "Choose another with --port, or --port 0 for a free one."
+            ) from group
+        raise UsageError(f"Cannot listen on {settings.host}:{settings.port}: {_leaf(group)}") from group
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> str:
-    """The message of a group's first leaf."""
-    error: BaseException = group
+def _leaf(group: BaseExceptionGroup[Any]) -> Any:
+    """A group's first leaf."""
+    error: Any = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error)
+    return error
 
 
 class Stages:
@@ -92,7 +114,7 @@ class Stages:
         if stage == self._stage and fifth <= self._fifth:
             return
         self._stage, self._fifth = stage, fifth
-        self._console.print(f"[dim]{stage}: {fifth * 20} %[/]" if fifth else f"[dim]{stage}[/]")
+        self._console.print(f"[dim]{stage}: {fifth * 20} %[/]" if fifth else f"[dim]{stage}[/]", soft_wrap=True)
 
 
 async def _serve(settings: Settings, console: Console) -> None:
@@ -101,5 +123,6 @@ async def _serve(settings: Settings, console: Console) -> None:
         url = f"ws://{settings.host}:{port}/v1/responses"
         # On stdout and alone on its line, so that scripts can read it.
         print(f"longloop listens on {url}", flush=True)
-        console.print(f"[dim]try:[/] longloop run 'What is the weather in Paris?' --url {url}")
-        console.print("[dim]stop with Ctrl-C; paused runs end, running steps get time to finish[/]")
+        # Not wrapped: it is there to be copied.
+        console.print(f"[dim]try:[/] longloop run 'What is the weather in Paris?' --url {url}", soft_wrap=True)
+        console.print("[dim]stop with Ctrl-C; paused runs end, running steps get time to finish[/]", soft_wrap=True)

@@ -1,0 +1,97 @@
+"""The commands: what the user typed and cannot be done is said in one sentence."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.commands.backend import choose_backend
+from engine.commands.models import models_command
+from engine.commands.serve import UsageError, read_settings
+from engine.errors import RequestError
+from engine.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+
+
+def longloop(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "engine", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def fault(file: Path | None = None, assignments: list[str] | None = None, **flags: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        read_settings(file, assignments or [], flags)
+    return str(caught.value)
+
+
+def test_missing_settings_file_is_named() -> None:
+    done = longloop("serve", "--config", "nosuch.toml")
+    assert (done.returncode, done.stderr) == (2, "longloop: --config: There is no file nosuch.toml.\n")
+
+
+def test_faults_of_a_settings_file_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "longloop.toml"
+    for text, said in [
+        ("port = 'x'", f"Setting port in {file}: "),
+        ("ports = 1", f"unknown setting 'ports' in {file}. Did you mean 'port'?"),
+        ("port", f"{file}: "),
+    ]:
+        file.write_text(text)
+        assert fault(file).startswith(said)
+    file.write_text("port = 1")
+    assert fault(file, port="x").startswith("Setting port: ")
+    monkeypatch.setenv("LONGLOOP_PORT", "y")
+    assert fault(file).startswith("Setting port in LONGLOOP_PORT: ")
+
+
+def test_faults_of_assignments_name_the_setting() -> None:
+    assert fault(assignments=["nonsense=1"]).startswith("unknown setting 'nonsense'.")
+    assert fault(assignments=["port=x"]).startswith("Setting port: ")
+    assert fault(assignments=["port"]) == "--set takes name=value, not 'port'."
+
+
+def test_script_backend_without_a_scenario_asks_for_one() -> None:
+    with pytest.raises(RequestError, match="Name a scenario, such as script:demo"):
+        choose_backend(Settings(backend="script:"), lambda what, fraction: None)
+
+
+def test_port_in_use_hints_at_the_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = longloop("serve", "--backend", "script:demo", "--port", str(port))
+    assert done.returncode == 2
+    assert f"longloop: Port {port} of 127.0.0.1 is in use" in done.stderr
+    assert "--port 0" in done.stderr
+
+
+def test_lines_to_be_copied_are_not_wrapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LONGLOOP_DATA_DIR", str(tmp_path))
+    folder = tmp_path / "models" / ("long-name" * 10)
+    folder.mkdir(parents=True)
+    (folder / "config.json").touch()
+    models_command()
+    assert f"  {folder.name}  {folder}" in capsys.readouterr().out.splitlines()
+
+
+def test_serve_prints_its_hint_in_one_line() -> None:
+    command = [sys.executable, "-m", "engine", "serve", "--port", "0", "--backend", "script:demo"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        server.terminate()
+        _, said = server.communicate(timeout=30)
+    assert f"try: longloop run 'What is the weather in Paris?' --url {url}" in said.splitlines()
+
+
+def test_version_and_defaults_are_told() -> None:
+    assert longloop("--version").stdout.startswith("longloop 0.")
+    said = " ".join(longloop("serve", "--help").stdout.replace("│", " ").split())
+    for default in ("(default local)", "(default 127.0.0.1)", "(default 8765)"):
+        assert default in said
