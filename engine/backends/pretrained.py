@@ -28,6 +28,10 @@ from engine.backends.default_model import (
 
 __all__ = ["DEFAULT_MODEL", "ModelNotAvailable", "data_folder", "resolve", "tokenizer_folder"]
 
+# Not any suffix: hub ids have dots too, as in Qwen2.5-0.5B.
+_FILE_SUFFIXES: Final = {
+    ".bin", ".gguf", ".json", ".onnx", ".pt", ".pth", ".py", ".safetensors", ".toml", ".txt", ".yaml", ".yml", ".zip",
+}  # fmt: skip
 _HUB_FILES: Final = ["*.json", "*.safetensors", "*.jinja"]
 
 
@@ -41,12 +45,19 @@ def resolve(model: str, progress: Progress) -> Path:
         return _converted(FILE_SHA256, DEFAULT_MODEL, lambda temporary: find_file(temporary, progress), progress)
     if path.is_dir():
         return _checked_folder(path)
+    if not path.exists() and _is_path_like(model):
+        raise ModelNotAvailable(f"There is no folder or file {path}.")
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelNotAvailable(f"There is no file {path}.")
         file = path.resolve()
         return _converted(hash_file(file, progress), file.stem, lambda _: file, progress)
+    if path.exists():
+        raise ModelNotAvailable(f"{path} is no model: give a folder with a Hugging Face model, or a .gguf file.")
     return _from_hub(model, progress)
+
+
+def _is_path_like(model: str) -> bool:
+    """Whether the user means something on this machine: ids of the hub are `name` or `owner/name`."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).suffix in _FILE_SUFFIXES
 
 
 def tokenizer_folder(progress: Progress) -> Path:
@@ -85,6 +96,11 @@ def _from_hub(model: str, progress: Progress) -> Path:
     progress(f"Fetching {model} from the Hugging Face hub", 0.0)
     try:
         folder = Path(huggingface_hub.snapshot_download(model, allow_patterns=_HUB_FILES))
+    except huggingface_hub.errors.HFValidationError as error:
+        raise ModelNotAvailable(
+            f"'{model}' is no model: neither a folder, nor a .gguf file, nor an id of the Hugging Face hub. "
+            f"'{DEFAULT_MODEL}' needs no hub."
+        ) from error
     except Exception as error:  # the hub's client raises its own errors, httpx's, OSError and ValueError
         raise ModelNotAvailable(
             f"'{model}' is no folder here and could not be had from the Hugging Face hub "
