@@ -115,12 +115,14 @@ class Answers:
             batch.messages[:] = [message for message in batch.messages if _digest_item(message) not in self._given]
         return batch
 
-    def without_echoes(self, items: list[Item]) -> list[Item]:
-        """The items that are neither the run's own nor repeat an answer it has."""
-        return [item for item in items if not (self._is_echo(item) or self._is_known_answer(item))]
+    def new_items(self, items: list[Item]) -> list[Item]:
+        """For a run that is over: the items that are neither its own nor repeat an answer it has.
 
-    def _is_known_answer(self, item: Item) -> bool:
-        return isinstance(item, Answer) and answer_key(item) in self._digests
+        Raises RequestError, with a path from `input` on, for an output of a call that it never made.
+        """
+        batch = self.check([item for item in items if isinstance(item, Answer) or not self._is_echo(item)])
+        assert not batch.answers  # nothing is open any more, so an answer is a repeated one or was refused
+        return list(batch.messages)
 
     def commit(self, batch: Batch) -> None:
         """Take in what was checked."""
@@ -167,9 +169,12 @@ class Answers:
             self._check_repeat(key, answer, batch)
             return
         _check_type(entry.call, answer)
-        if isinstance(answer, Streamable) and (_is_part(answer) or entry.text or key in batch.parts):
+        if isinstance(answer, Streamable) and _is_part(answer):
             self._check_part(key, entry, answer, batch)
             return
+        # An output without `offset` is whole and takes the place of parts, so a client whose parts were too long can
+        # still give a shorter one.
+        batch.parts.pop(key, None)
         self._settle(key, entry, answer, batch)
 
     def _settle(self, key: str, entry: OpenCall, answer: Answer, batch: Batch) -> None:
@@ -208,7 +213,10 @@ class Answers:
                 param="output",
                 code="output_too_long",
             )
-        if answer.status == "in_progress":
+        is_known = answer.status == "in_progress" and text == entry.text and key not in batch.parts
+        if is_known:
+            batch.repeated.append(key)
+        elif answer.status == "in_progress":
             batch.parts[key] = text
         else:
             batch.parts.pop(key, None)

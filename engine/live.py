@@ -71,8 +71,9 @@ class Live:
         self._end_reason: Reason = "connection_lost"
         self._resumed = trio.Event()
         self._drained: trio.Event | None = None
-        self._is_held = True
+        self._num_holders = 0
         self._is_closed = False
+        self._pause: trio.CancelScope | None = None
 
     # --- readers ---
 
@@ -137,11 +138,17 @@ class Live:
         """The last pending output arrived: wake the loop."""
         self._resumed.set()
 
-    async def wait_resumed(self) -> None:
-        """Wait at a pause until the run is in progress again."""
-        while self.response.status is Status.PAUSED:
-            self._resumed = trio.Event()
-            await self._resumed.wait()
+    async def wait_resumed(self, timeout_s: float) -> None:
+        """Wait at a pause until the run is in progress again, or nothing came for `timeout_s`."""
+        with trio.move_on_after(timeout_s) as self._pause:
+            while self.response.status is Status.PAUSED:
+                self._resumed = trio.Event()
+                await self._resumed.wait()
+
+    def postpone(self, timeout_s: float) -> None:
+        """A part of an output came: the client is alive, so its time starts anew."""
+        if self._pause is not None:
+            self._pause.deadline = trio.current_time() + timeout_s
 
     # --- the end ---
 
@@ -165,23 +172,28 @@ class Live:
             self.cancel("server_shutdown")
 
     def hold(self) -> None:
-        """A lane may go on from this run: its sequence stays open."""
-        self._is_held = True
+        """Somebody may go on from this run: its sequence stays open until as many have released it."""
+        self._num_holders += 1
 
     def release(self) -> None:
-        """No lane will go on from this run: its sequence closes as soon as the run has ended."""
-        self._is_held = False
+        """One holder less. The sequence closes when there is none and the run has ended."""
+        self._num_holders -= 1
         self.close_if_over()
 
     def close_if_over(self) -> None:
         """Close the sequence once nobody samples from it or may still continue it."""
-        if self._is_closed or self._is_held or self.response.is_open:
+        if self._is_closed or self._num_holders > 0 or self.response.is_open:
             return
         self._is_closed = True
         self.sequence.close()
 
+    @property
+    def can_continue(self) -> bool:
+        """Whether another run may go on from this one: it has completed, and its sequence is still its own."""
+        return self.response.status is Status.COMPLETED and not self._is_closed
+
     def hand_over(self) -> Sequence:
-        """The sequence, for a run that goes on from this ended one."""
+        """The sequence, for the one run that goes on from this one."""
         self._is_closed = True
         return self.sequence
 

@@ -11,7 +11,7 @@ import trio
 
 from engine.backends.base import Extension, StepEnd
 from engine.clock import now_ms, wall_clock
-from engine.errors import BackendError, EngineError, ServerError
+from engine.errors import BackendError, EngineError, RequestError, ServerError
 from engine.live import Live
 from engine.response import Status
 from engine.settings import Settings
@@ -39,7 +39,6 @@ async def run(live: Live, prepared: Timing, settings: Settings) -> None:
             live.sequence.cancel_step()
         response.end(live.end_reason, wall_clock())
         live.notify()
-        live.close_if_over()
 
 
 async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
@@ -57,7 +56,14 @@ async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
         if response.status is Status.PAUSED and not await _wait_for_client(live, settings):
             return
         wait_ms = now_ms() - paused_at
-        prepared = await _extend(live)
+        try:
+            prepared = await _extend(live)
+        except RequestError as error:
+            # Only an early append can meet this: what fitted when it was taken no longer does after the step.
+            if error.code != "context_length_exceeded":
+                raise
+            response.end("context_length_exceeded", wall_clock())
+            return
 
 
 def times_of(extension: Extension) -> Timing:
@@ -113,8 +119,7 @@ async def _wait_for_client(live: Live, settings: Settings) -> bool:
     if response.status is Status.PAUSED:
         response.log.pack()
     is_waiting_for_calls = bool(response.still_pending())
-    with trio.move_on_after(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s):
-        await live.wait_resumed()
+    await live.wait_resumed(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s)
     if response.status is Status.PAUSED:
         response.end("append_timeout" if is_waiting_for_calls else "idle_timeout", wall_clock())
     return response.is_open

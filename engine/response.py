@@ -56,7 +56,15 @@ from engine.tokens import Span
 from engine.usage import Timing, Usage, rounded
 from engine.writer import ItemWriter, MintId
 
-Reason = Literal["superseded", "cancelled", "append_timeout", "idle_timeout", "server_shutdown", "connection_lost"]
+Reason = Literal[
+    "superseded",
+    "cancelled",
+    "append_timeout",
+    "idle_timeout",
+    "server_shutdown",
+    "connection_lost",
+    "context_length_exceeded",
+]
 
 
 class Status(Enum):
@@ -261,9 +269,12 @@ class Response:
             return True
         return False
 
-    def without_echoes(self, items: list[Item]) -> list[Item]:
-        """The items but for those of this run that the client sent back, and answers it gave before."""
-        return self._answers.without_echoes(items)
+    def new_items(self, items: list[Item]) -> list[Item]:
+        """The items but for those of this run that the client sent back, and answers it gave before.
+
+        Raises RequestError for an output of a call that this run never made.
+        """
+        return self._answers.new_items(items)
 
     def still_pending(self) -> list[str]:
         """The keys of calls without an answer, in call order."""

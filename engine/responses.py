@@ -58,10 +58,19 @@ class Responses:
         """Start a run. Raises RequestError (nothing was started) for input that the model cannot take."""
         response_id = mint_id("resp")
         sequence = self.backend.open_sequence(request.spec(response_id))
-        return await self._start(response_id, request, principal, sequence)
+        try:
+            extension = await self._prepare_run(request, principal, sequence)
+        except BaseException:
+            sequence.close()
+            raise
+        return self._start(response_id, request, principal, sequence, extension)
 
     async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
-        """Start a run that goes on from a completed one, with its settings, tokens and KV cache."""
+        """Start a run that goes on from a completed one, with its settings, tokens and KV cache.
+
+        Raises RequestError, after which the completed run can still be continued, and NotFound when another run has
+        done so.
+        """
         before = previous.response
         request = msgspec.structs.replace(
             before.request,
@@ -70,21 +79,26 @@ class Responses:
             echo=msgspec.structs.replace(before.request.echo, previous_response_id=before.id),
             generate=True,
         )
-        return await self._start(mint_id("resp"), request, previous.principal, previous.hand_over())
+        _check_can_continue(previous)
+        extension = await self._prepare_run(request, previous.principal, previous.sequence)
+        _check_can_continue(previous)  # another lane may have been quicker
+        return self._start(mint_id("resp"), request, previous.principal, previous.hand_over(), extension)
 
-    async def _start(self, response_id: str, request: RunRequest, principal: str, sequence: Sequence) -> Live:
-        try:
-            self._admit(principal)
-            extension = await _prepare(sequence, request.items, request.items)
-            # Preparing may have waited for a thread; the door may have closed meanwhile.
-            self._admit(principal)
-        except BaseException:
-            sequence.close()
-            raise
+    async def _prepare_run(self, request: RunRequest, principal: str, sequence: Sequence) -> Extension:
+        self._admit(principal)
+        extension = await _prepare(sequence, request.items, request.items)
+        # Preparing may have waited for a thread; the door may have closed meanwhile.
+        self._admit(principal)
+        return extension
+
+    def _start(
+        self, response_id: str, request: RunRequest, principal: str, sequence: Sequence, extension: Extension
+    ) -> Live:
         sequence.commit(extension)
         response = Response(response_id, request, self._settings, mint_id, wall_clock())
         response.start()
         live = Live(response, sequence, self._settings, principal)
+        live.hold()  # released when its task ends, which is when nobody can find it any more
         self._lives[response_id] = live
         self._nursery.start_soon(self._carry, live, loop.times_of(extension), name=response_id)
         return live
@@ -109,6 +123,7 @@ class Responses:
                 await trio.sleep(self._settings.ended_ttl_s)
         finally:
             del self._lives[live.response.id]
+            live.release()
 
     # --- going on ---
 
@@ -142,6 +157,8 @@ class Responses:
             batch = response.check(items)
             before, new_items = new_items, response.peek_new_items(batch)
             extension = prepared if new_items == before else None
+        if batch.parts:
+            live.postpone(self._settings.pause_ttl_s)
         if response.commit(batch, choice):
             live.extension = extension
             live.resume()
@@ -163,6 +180,11 @@ class Responses:
 
     def _has_open(self) -> bool:
         return any(live.response.is_open for live in self._lives.values())
+
+
+def _check_can_continue(previous: Live) -> None:
+    if not previous.can_continue:
+        raise NotFound(f"Response with id '{previous.response.id}' cannot be continued any more.", param="response_id")
 
 
 async def _prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:

@@ -15,7 +15,7 @@ Nothing here waits and nothing here sends; the driver (server/websocket.py) does
 """
 
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from engine.errors import NotFound, RequestError
 from engine.frames import Append, Cancel, ClientFrame, Create, Processed, Resume, decode_frame
@@ -80,18 +80,33 @@ class Waiting:
     received_ms: float
 
 
+class Reader(Protocol):
+    """Whoever sends the events of a lane's run."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are events it has not sent."""
+
+
 @dataclass(slots=True)
 class Lane:
     """One lane: its open or last run, and the creates that wait for it."""
 
     response: Response | None = None
+    reader: Reader | None = None
     is_starting: bool = False
     queue: list[Waiting] = field(default_factory=list)  # not a deque, which takes 700 bytes to hold nothing
 
     @property
     def is_sampling(self) -> bool:
-        """Whether a create on this lane has to wait."""
-        return self.is_starting or (self.response is not None and self.response.status is Status.IN_PROGRESS)
+        """Whether a create on this lane has to wait: for the run, or for the client to be told how it stands."""
+        is_running = self.response is not None and self.response.status is Status.IN_PROGRESS
+        return self.is_starting or is_running or self.has_unread
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether events of the lane's run have yet to go out; another run must not take their place."""
+        return self.reader is not None and self.reader.has_more
 
     @property
     def can_start(self) -> bool:
@@ -189,7 +204,8 @@ class Session:
         response = self._current(frame.stream_id, frame.response_id)
         if response.is_open:
             return AppendTo(response, frame)
-        if response.status is Status.COMPLETED and not self.lanes[frame.stream_id].queue:
+        lane = self.lanes[frame.stream_id]
+        if response.status is Status.COMPLETED and not lane.queue and not lane.has_unread:
             return ContinueFrom(response, frame)
         raise _not_found(response.id)
 
@@ -206,8 +222,8 @@ class Session:
     def _resume(self, frame: Resume) -> Command:
         lane = self._lane(frame.stream_id)
         response = lane.response
-        is_busy = lane.is_starting or (response is not None and response.is_open and response.id != frame.response_id)
-        if is_busy:
+        has_other = response is not None and response.is_open and response.id != frame.response_id
+        if lane.is_starting or lane.queue or has_other:
             raise RequestError("This lane has an open response.", param="stream_id", code="lane_is_busy")
         return ResumeRun(frame)
 

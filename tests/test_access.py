@@ -142,7 +142,9 @@ def test_the_append_lifecycle_is_chosen(target: str, beta: str | None) -> None: 
     assert admit(head(*headers, target=target), Settings()) == Admission("local", "append", wants_timing=False)
 
 
-@pytest.mark.parametrize("beta", ["responses_websockets=2026-02-06", "x=1,responses_multi_agent=v1"])
+@pytest.mark.parametrize(
+    "beta", ["responses_websockets=2026-02-06", "responses_websockets=2030-01-01", "x=1,responses_multi_agent=v1"]
+)
 def test_a_beta_header_of_another_lifecycle_gets_426(beta: str) -> None:  # P1
     with pytest.raises(RequestError, match="2026-02-04") as caught:
         admit(head(("openai-beta", beta)), Settings())

@@ -249,8 +249,22 @@ def test_part_without_offset_starts_at_the_beginning() -> None:
     answers = opened(0)
     append(answers, output("a", "ab", status="in_progress"))
     append(answers, output("a", "abcd", status="in_progress"))
-    append(answers, output("a", "abcd"))
-    assert answers.take() == [FunctionCallOutput(call_id="a", output="abcd", status="completed")]
+    append(answers, part("a", "abcde", 0, "completed"))
+    assert answers.take() == [FunctionCallOutput(call_id="a", output="abcde", status="completed")]
+
+
+def test_whole_output_takes_the_place_of_parts() -> None:  # P20
+    answers = opened(0)
+    append(answers, part("a", "much too long", 0))
+    append(answers, output("a", "short"))
+    assert answers.take() == [FunctionCallOutput(call_id="a", output="short")]
+
+
+def test_message_beside_a_part_that_is_resent_is_taken_once() -> None:
+    answers = opened(0)
+    append(answers, part("a", "x", 0), user("hi"))
+    assert answers.check([part("a", "x", 0), user("hi")]).messages == []
+    assert answers.check([part("a", "y", 1), user("hi")]).messages == [user("hi")]
 
 
 def test_custom_tool_output_grows_too() -> None:
@@ -269,7 +283,6 @@ def test_output_in_parts_must_be_text() -> None:
     answers = opened(0)
     assert refusal(answers, output("a", content, status="in_progress")).param == "input[0].output"
     append(answers, part("a", "x", 0))
-    assert refusal(answers, output("a", content)).param == "input[0].output"
     append(answers, part("a", "", 1, "completed"))
     assert refusal(answers, output("a", content, offset=1)).param == "input[0].output"
 
@@ -350,7 +363,7 @@ def test_echo_of_an_own_item_is_dropped(echo: dict[str, Any], is_closed: bool) -
         append(answers, *(item(**one) for one in WHOLE))
         answers.take()
     assert answers.check([item(**echo)]).is_empty
-    assert answers.without_echoes([item(**echo), user()]) == [user()]
+    assert answers.new_items([item(**echo), user()]) == [user()]
 
 
 @pytest.mark.parametrize(
@@ -373,11 +386,14 @@ def test_item_that_is_neither_an_answer_nor_an_echo_is_refused(foreign: dict[str
     assert foreign["type"] in error.message
 
 
-def test_without_echoes_drops_answers_that_are_known() -> None:
+def test_new_items_drops_answers_that_are_known() -> None:
     answers = opened(0)
     append(answers, item(**WHOLE[0]))
     answers.take()
-    assert answers.without_echoes([item(**WHOLE[0]), output("new"), user()]) == [output("new"), user()]
+    assert answers.new_items([item(**WHOLE[0]), user()]) == [user()]
+    with pytest.raises(RequestError) as caught:
+        answers.new_items([user(), output("new")])
+    assert caught.value.param == "input[1].call_id"
 
 
 def test_message_of_an_append_that_is_resent_is_taken_once() -> None:

@@ -497,3 +497,113 @@ async def test_timing_frames_come_only_when_asked_for_and_before_the_terminal():
     async with open_served() as server, server.connect() as client:
         await client.create()
         assert "responsesapi.websocket_timing" not in [frame["type"] for frame in await client.step()]
+
+
+async def test_a_create_waits_until_the_run_before_has_been_told_to_its_end():  # P10, P28
+    async with open_served("model: m\nsteps:\n  - text: {tokens: 3000}\n") as server, server.connect() as client:
+        for _ in range(3):
+            await client.create()  # the runs are over long before their events have gone out
+        for _ in range(3):
+            frames = await client.step()
+            assert frames[0]["type"] == "response.created"
+            assert frames[-1]["type"] == "response.completed"
+            assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
+
+
+async def test_a_refused_append_leaves_a_completed_run_to_go_on_from():  # P13, P22
+    scenario = KEPT_OPEN.replace("model: talk", "model: talk\ncontext_window: 200")
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create(input="one")
+        await client.step()
+        await client.send("response.append", input="long " * 1000)
+        assert (await client.receive())["error"]["code"] == "context_length_exceeded"
+        await client.send("response.append", input=[{"type": "function_call_output", "call_id": "no", "output": ""}])
+        assert (await client.receive())["error"]["param"] == "input[0].call_id"
+        await client.send("response.append", input="two")
+        ack, *frames = await client.step()
+        assert ack["type"] == "response.append.accepted"
+        assert ack["response_id"] == frames[0]["response"]["id"]
+        assert frames[-1]["type"] == "response.completed"
+
+
+async def test_a_completed_run_is_continued_once():  # P22
+    async with open_served(KEPT_OPEN) as server, server.connect() as client, server.connect() as other:
+        await client.create(input="one", resumable=True)
+        response_id = (await client.step())[-1]["response"]["id"]
+        await other.send("response.resume", response_id=response_id)
+        await other.step()
+        await client.send("response.append", input="two")
+        assert (await client.step())[-1]["type"] == "response.completed"
+        await other.send("response.append", input="three")
+        error = await other.receive()
+        assert (error["status"], error["error"]["code"]) == (404, "response_not_found")
+
+
+async def test_a_completed_run_is_continued_after_its_readers_have_come_and_gone():  # P22, P42
+    async with open_served(KEPT_OPEN) as server:
+        async with server.connect() as client:
+            await client.create(input="one", resumable=True)
+            response_id = (await client.step())[-1]["response"]["id"]
+        async with server.connect() as client:
+            await client.send("response.resume", response_id=response_id)
+            await client.step()
+            await client.send("response.append", input="two")
+            assert (await client.step())[-1]["response"]["output"][0]["content"][0]["text"] == "You said two."
+
+
+async def test_a_resend_after_completion_starts_nothing():  # P14
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.answer((keys[0], "a"), (keys[1], "b"))
+        await client.step()
+        for _ in range(2):
+            await client.answer((keys[0], "a"), (keys[1], "b"))
+            assert (await client.receive())["answered"] == keys
+        await client.send("response.append", input=[])
+        assert (await client.receive())["answered"] == []
+        await client.create()
+        assert (await client.step())[0]["type"] == "response.created"
+
+
+async def test_an_early_output_that_no_longer_fits_ends_the_run_as_incomplete(autojump_clock):  # P23
+    scenario = """
+model: m
+context_window: 200
+pace: {tokens_per_second: 10}
+steps:
+  - [{call: {name: look, arguments: {}}}, {text: {tokens: 60}}]
+  - text: end
+"""
+    async with open_served(scenario) as server, server.connect() as client:
+        await client.create()
+        frames = await client.until("response.output_item.done")
+        await client.answer((frames[-1]["item"]["call_id"], "long " * 110))
+        assert (await client.receive())["type"] == "response.append.accepted"
+        last = (await client.step())[-1]
+        assert last["response"]["incomplete_details"] == {"reason": "context_length_exceeded"}
+
+
+async def test_parts_keep_a_pause_alive(autojump_clock):  # P34
+    async with open_served(pause_ttl_s=5) as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        await client.answer((keys[0], "whole"))
+        await client.receive()
+        for offset in range(5):
+            await trio.sleep(3)
+            item = {"type": "function_call_output", "call_id": keys[1], "output": "x", "offset": offset}
+            await client.send("response.append", input=[item | {"status": "in_progress"}])
+            assert (await client.receive())["type"] == "response.append.accepted"
+        await client.answer((keys[1], "done"))
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_a_lane_with_a_queue_takes_no_resume(autojump_clock):  # P26
+    async with open_served(ENDLESS, max_in_flight=1) as server, server.connect() as client:
+        await client.create(stream_id="a", resumable=True)
+        response_id = (await client.receive())["response"]["id"]
+        await client.create(stream_id="b")
+        await client.send("response.resume", response_id=response_id, stream_id="b")
+        frames = await client.until("error")
+        assert frames[-1]["error"]["code"] == "lane_is_busy"

@@ -91,10 +91,21 @@ async def serve(
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)
-            task_status.started(listeners[0].socket.getsockname()[1])
-            await _wait_for_signal()
-            listening.cancel("the server stops")
-            await app.drain()
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                task_status.started(listeners[0].socket.getsockname()[1])
+                await _wait_for(signals)
+                listening.cancel("the server stops")
+                async with trio.open_nursery() as stopping:
+                    stopping.start_soon(_cut_short, signals, connections.cancel_scope, stopping.cancel_scope)
+                    await app.drain()
+                    stopping.cancel_scope.cancel("drained")
+
+
+async def _cut_short(signals: AsyncIterator[int], connections: trio.CancelScope, draining: trio.CancelScope) -> None:
+    """A second signal: wait for nothing more. Connections still close properly, within their own limit."""
+    await _wait_for(signals)
+    connections.cancel("told twice to stop")
+    draining.cancel("told twice to stop")
 
 
 async def _listen(
@@ -115,11 +126,10 @@ async def _listen(
         await serve_all()
 
 
-async def _wait_for_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("received %s", signal.Signals(number).name)
-            return
+async def _wait_for(signals: AsyncIterator[int]) -> None:
+    async for number in signals:
+        log.info("received %s", signal.Signals(number).name)
+        return
 
 
 def _check_host(settings: Settings) -> None:

@@ -20,9 +20,10 @@ from engine.clock import now_ms
 from engine.errors import EngineError, RequestError, ServerError
 from engine.events import encode_event, encode_frame, with_lane
 from engine.frames import Append
+from engine.items import Answer, answer_key
 from engine.live import Cursor, Live, is_terminal
 from engine.request import read_append, read_create
-from engine.responses import Responses
+from engine.responses import Appended, Responses
 from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
 from engine.server.timing import timing_frame
@@ -189,27 +190,33 @@ class Connection:
         live = self._lives[stream_id]
         items, choice = read_append(frame, live.response.request.tools, self._settings)
         done = await self._responses.append(live, items, choice, received_ms)
-        self._send(
-            {
-                "type": "response.append.accepted",
-                "response_id": live.response.id,
-                "answered": done.answered,
-                "still_pending": done.still_pending,
-            },
-            stream_id,
-        )
+        self._accept(stream_id, live, done)
+
+    def _accept(self, stream_id: str | None, live: Live, done: Appended) -> None:
+        """Acknowledge an append, behind `response.created` however fast it came."""
+        cursor = self._cursors.get(stream_id)
+        if cursor is not None and cursor.next == 0:
+            self._put_events(stream_id, cursor, _FIRST_BATCH)
+        frame = {"type": "response.append.accepted", "response_id": live.response.id}
+        self._send(frame | {"answered": done.answered, "still_pending": done.still_pending}, stream_id)
 
     async def _continue(self, stream_id: str | None, frame: Append) -> None:
         """Go on from a completed run, as Codex before 0.100 expects: a new run with everything of the old one."""
         previous = self._lives[stream_id]
         items, choice = read_append(frame, previous.response.request.tools, self._settings)
-        items = previous.response.without_echoes(items)
+        new_items = previous.response.new_items(items)
+        if not new_items:  # a resend: everything in it has arrived before
+            self._accept(
+                stream_id, previous, Appended([answer_key(item) for item in items if isinstance(item, Answer)], [])
+            )
+            return
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
-            live = await self._responses.continue_from(previous, items, choice)
+            live = await self._responses.continue_from(previous, new_items, choice)
         finally:
             lane.is_starting = False
+        self._accept(stream_id, live, Appended([], []))
         self._adopt(stream_id, live, 0)
 
     def _resume(self, stream_id: str | None, response_id: str, starting_after: int) -> None:
@@ -236,7 +243,8 @@ class Connection:
             earlier.release()
         live.hold()
         self._lives[stream_id], self._cursors[stream_id] = live, cursor
-        self._session.lanes[stream_id].response = live.response
+        lane = self._session.lanes[stream_id]
+        lane.response, lane.reader = live.response, cursor
         self._wake_writer()
 
     def _wake_writer(self) -> None:
@@ -266,11 +274,14 @@ class Connection:
     def _put_what_is_there(self, limit: int) -> None:
         """Put up to `limit` events of each lane into the next segment, behind what the others have put there."""
         for stream_id, cursor in list(self._cursors.items()):
-            for event in cursor.read_nowait(limit):
-                if is_terminal(event):
-                    self._finish_step(stream_id, event)
-                else:
-                    self._stream.put_text(with_lane(encode_event(event), stream_id))
+            self._put_events(stream_id, cursor, limit)
+
+    def _put_events(self, stream_id: str | None, cursor: Cursor, limit: int) -> None:
+        for event in cursor.read_nowait(limit):
+            if is_terminal(event):
+                self._finish_step(stream_id, event)
+            else:
+                self._stream.put_text(with_lane(encode_event(event), stream_id))
 
     async def _flush(self) -> None:
         if reason := self._ws.closed:
