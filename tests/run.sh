@@ -18,5 +18,8 @@ $bin/ruff format --check --quiet engine tests demos || fail "some files are not 
 $bin/ruff check --quiet engine tests demos || fail "ruff found faults; its messages are above."
 $bin/mypy --no-error-summary || fail "mypy found faults; its messages are above."
 
+# torch's threads would spin while they wait, and take the cores from the servers and clients that the tests run.
+export OMP_WAIT_POLICY=passive
+
 echo "== tests"
 exec $bin/python -m pytest "$@"
