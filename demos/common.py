@@ -2,8 +2,12 @@
 
 import argparse
 import json
+import re
+import socket
 import sys
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import tools
 
@@ -22,15 +26,39 @@ TOOLS = [
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 ]
+DEFAULT_URL = "http://127.0.0.1:8765"
 FAILURES = ("response.failed", "response.incomplete", "error")
 
 
+def need(*packages: str) -> None:
+    """Exit with a sentence unless these are installed."""
+    if missing := [package for package in packages if find_spec(package) is None]:
+        sys.exit(f"this demo needs {' and '.join(missing)}: pip install -e '.[clients]' (jsonschema: '.[dev]')")
+
+
 def read_url() -> str:
-    """The server's URL from `--url`, without a path."""
+    """The server's URL from `--url`. Exits with a sentence when nothing listens there."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--url", default="http://127.0.0.1:8765", help="where `longloop serve` listens")
-    url: str = parser.parse_args().url
-    return url.rstrip("/").removesuffix("/v1/responses")
+    parser.add_argument("--url", default=DEFAULT_URL, help="where `longloop serve` listens")
+    return reachable(parser.parse_args().url)
+
+
+def reachable(written: str) -> str:
+    """The URL without a path. Exits with a sentence when nothing listens there."""
+    url = base_url(written)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=10).close()
+    except (OSError, ValueError):
+        sys.exit(f"no server at {url}: start `longloop serve`")
+    return url
+
+
+def base_url(url: str) -> str:
+    """`http://host:port` for what people write: ws or http or neither, with or without /v1 or /v1/responses."""
+    url = url.partition("?")[0].rstrip("/").removesuffix("/responses").removesuffix("/v1")
+    return re.sub(r"^ws", "http", url) if "://" in url else f"http://{url}"
 
 
 def socket_url(url: str) -> str:

@@ -1,13 +1,15 @@
 """An agent run with the official openai package: its WebSocket connection, and `response.append` sent by hand.
 
-pip install 'openai[realtime]'; python demos/openai_python.py --url http://127.0.0.1:8765
+pip install -e '.[clients]'; python demos/openai_python.py --url http://127.0.0.1:8765
 """
 
 import os
 import sys
 
-from common import FAILURES, PROMPT, TOOLS, answer, check, read_url
-from openai import OpenAI
+from common import FAILURES, PROMPT, TOOLS, answer, check, need, read_url
+
+need("openai", "websockets")
+from openai import OpenAI  # noqa: E402 - only once it is known to be there
 
 
 def main() -> None:

@@ -1,14 +1,16 @@
 """An agent run with nothing but asyncio and websockets: the whole protocol in one loop.
 
-pip install websockets; python demos/plain_asyncio.py --url http://127.0.0.1:8765
+pip install -e '.[clients]'; python demos/plain_asyncio.py --url http://127.0.0.1:8765
 """
 
 import asyncio
 import json
 import sys
 
-from common import FAILURES, PROMPT, TOOLS, answer, check, read_url, socket_url
-from websockets.asyncio.client import connect
+from common import FAILURES, PROMPT, TOOLS, answer, check, need, read_url, socket_url
+
+need("websockets")
+from websockets.asyncio.client import connect  # noqa: E402 - only once it is known to be there
 
 
 async def main() -> None:

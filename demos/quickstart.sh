@@ -3,6 +3,16 @@
 # Needs Python 3.11, pip and a package index. A second run reuses what the first one made.
 #   demos/quickstart.sh [PROMPT]
 set -euo pipefail
+case ${1:-} in
+-h | --help)
+    echo "usage: demos/quickstart.sh [PROMPT]   sets up .venv, serves the default model and does one agent run on it"
+    exit
+    ;;
+-*)
+    echo "longloop: demos/quickstart.sh takes a prompt and no options, not '$1'; see --help" >&2
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/.."
 . demos/setup.sh
 

@@ -1,14 +1,16 @@
 """An agent run as it is on the wire: every frame of both directions, as it was sent.
 
-pip install websockets; python demos/raw_frames.py --url http://127.0.0.1:8765
+pip install -e '.[clients]'; python demos/raw_frames.py --url http://127.0.0.1:8765
 """
 
 import json
 import sys
 from typing import Any
 
-from common import FAILURES, PROMPT, TOOLS, answer, check, read_url, socket_url
-from websockets.sync.client import ClientConnection, connect
+from common import FAILURES, PROMPT, TOOLS, answer, check, need, read_url, socket_url
+
+need("websockets")
+from websockets.sync.client import ClientConnection, connect  # noqa: E402 - only once it is known to be there
 
 
 def send(socket: ClientConnection, frame: dict[str, Any]) -> None:

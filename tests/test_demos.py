@@ -47,11 +47,50 @@ def test_demo_runs_both_tools(url, demo, package):
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames"])
+@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames", "many_runs"])
 def test_demo_without_a_server_fails(demo):
     if importlib.util.find_spec("openai") is None:
         pytest.skip("needs the clients extra")
-    assert finish([sys.executable, f"demos/{demo}.py", "--url", "http://127.0.0.1:1"]).returncode != 0
+    done = finish([sys.executable, f"demos/{demo}.py", "--url", "http://127.0.0.1:1"])
+    said = "no server at http://127.0.0.1:1: start `longloop serve`\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/responses", "/v1/responses?lifecycle=append"])
+@pytest.mark.parametrize("scheme", ["ws://", "http://", ""])
+def test_demos_take_every_form_of_a_url(scheme, path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "demos")
+    common = importlib.import_module("common")
+    assert common.base_url(f"{scheme}h:1{path}") == "http://h:1"
+    assert common.socket_url(common.base_url("wss://h/v1")) == "wss://h/v1/responses?lifecycle=append"
+
+
+@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames", "many_runs"])
+def test_demo_without_its_package_says_what_to_install(demo, tmp_path):
+    hide = "import sys, importlib.util as u, runpy; sys.path.insert(0, 'demos'); find = u.find_spec\n"
+    hide += "hidden = ('openai', 'websockets', 'jsonschema')\n"
+    hide += "u.find_spec = lambda name, package=None: None if name in hidden else find(name, package)\n"
+    done = finish([sys.executable, "-c", f"{hide}runpy.run_path('demos/{demo}.py', run_name='__main__')"])
+    assert done.returncode == 1
+    assert "pip install -e '.[clients]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.peer
+def test_many_runs_without_token_events_says_what_is_not_checked(url):
+    if importlib.util.find_spec("jsonschema") is None:
+        pytest.skip("needs jsonschema")
+    done = finish([sys.executable, "demos/many_runs.py", "--url", url, "--runs", "1"])
+    assert done.returncode == 0, done.stderr
+    assert "no token events came" in done.stdout
+
+
+def test_quickstart_takes_a_prompt_only():
+    helped = finish(["demos/quickstart.sh", "--help"])
+    assert (helped.returncode, helped.stdout.split("[")[0]) == (0, "usage: demos/quickstart.sh ")
+    refused = finish(["demos/quickstart.sh", "--port"])
+    assert refused.returncode == 2
+    assert "no options, not '--port'" in refused.stderr
 
 
 def test_run_command_against_a_server(url, tmp_path):
