@@ -6,6 +6,7 @@ output: the model can react to it, the run goes on.
 
 import logging
 import math
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -109,8 +110,9 @@ class ToolRunner:
         except InvalidArguments as error:
             raise _Failure(str(error)) from error
         except Exception as error:
-            log.exception("tool %s failed", call.name)
-            raise _Failure(f"{call.name} failed: {type(error).__name__}: {error}") from error
+            said = f"{call.name} failed: {type(error).__name__}: {error}"
+            log.error("tool %s\n%s", said, _user_frames(error))
+            raise _Failure(said) from error
         raise _Failure(f"{call.name} did not finish within {deadline_s:g} s.")
 
     def _piece(self, key: str, answer_type: AnswerType, text: str) -> None:
@@ -125,6 +127,14 @@ class ToolRunner:
             )
         )
         self._on_ready()
+
+
+def _user_frames(error: Exception) -> str:
+    """The traceback from the tool's own code on: how we and trio got there helps nobody."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
+    start = next((at for at, name in enumerate(names) if name not in ("engine", "trio", "outcome")), len(names))
+    return "".join(traceback.StackSummary.extract(iter(frames[start:])).format()).rstrip()
 
 
 def _tool_call(item: Event) -> ToolCall:
