@@ -90,7 +90,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="write every frame, both ways, to this file")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="LONGLOOP_API_KEY", help="key to present")] = None,
     tool_deadline_s: Annotated[float | None, typer.Option(help="seconds a tool may take")] = None,
-    max_output_tokens: Annotated[int | None, typer.Option(help="tokens the run may sample")] = None,
+    max_output_tokens: Annotated[int | None, typer.Option(min=1, help="tokens the run may sample")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object per event, the result last")] = False,
 ) -> None:
     """One agent run from the terminal: items, tool calls, pauses and times as they happen."""

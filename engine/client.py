@@ -59,6 +59,7 @@ async def open_run(
     fields: further fields of `response.create` (`max_output_tokens`, `temperature`, `include`, `tool_choice`, …).
     tool_deadline_s: longest time for a call, unless its FunctionTool says otherwise; then the model is told so.
     max_retries: connections tried in a row that bring no new event; with `resumable` the run goes on where it was.
+        None are when nobody listens at `url` to begin with.
     Callbacks run in the run's own tasks and must not block; an exception of theirs ends the run and is raised.
     trace: a file for every frame (see engine.trace). connector: replaces the dialling of `url`.
 

@@ -15,7 +15,7 @@ import trio
 
 from engine.client_state import Effect, EndTurn, Fail, Phase, Reconnect, Result, RunState, Show, StartCall
 from engine.client_tools import ToolRunner
-from engine.client_wire import Connection, ConnectionLost, Connector, Event, RunFailed, decode_event
+from engine.client_wire import Connection, ConnectionLost, Connector, Event, NoServer, RunFailed, decode_event
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Driver:
         self._connector = connector
         self._callbacks = callbacks
         self._max_retries = max_retries
+        self._has_connected = False
         self._tools: trio.Nursery | None = None
         self._room = trio.Event()
         self._woken = trio.Event()
@@ -129,7 +130,8 @@ class Driver:
                 return
             is_progress = self.state.last_seen > seen or trio.current_time() - started > STABLE_S
             attempt = 1 if is_progress else attempt + 1
-            if attempt > self._max_retries or not self.state.can_reconnect:
+            is_nowhere = isinstance(reason, NoServer) and not self._has_connected
+            if is_nowhere or attempt > self._max_retries or not self.state.can_reconnect:
                 self._end(reason)
                 return
             await self._back_off(Retry(attempt, _backoff_s(attempt), reason))
@@ -144,6 +146,7 @@ class Driver:
         """Connect and talk until the run ends. Raises ConnectionLost, or RunFailed when the server refuses for good."""
         try:
             async with self._connector.open() as connection:
+                self._has_connected = True
                 self.state.connected()
                 await self._talk(connection)
         except (ConnectionLost, RunFailed):

@@ -33,6 +33,10 @@ class ConnectionLost(EngineError):
     kind = "connection_error"
 
 
+class NoServer(ConnectionLost):
+    """Nobody listens at the URL, or there is no such host: at a run's start, waiting for it would only hide a typo."""
+
+
 class Event(dict[str, Any]):
     """A server event: the JSON object of its frame, whose fields are attributes too (`event.item.name`).
 
@@ -184,7 +188,7 @@ class WebSocketConnector:
         except trio.TooSlowError as error:
             raise self._too_slow() from error
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {self.url}: {error}") from error
+            raise NoServer(f"cannot connect to {self.url}: {error}") from error
 
     async def _shake_hands(self, nursery: trio.Nursery, stream: trio.abc.Stream) -> Any:
         with trio.fail_after(self._connect_timeout_s):

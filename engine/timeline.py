@@ -11,7 +11,7 @@ import msgspec
 
 from engine.client_state import Result
 from engine.client_tools import ToolCall, ToolOutcome
-from engine.client_wire import Event
+from engine.client_wire import Event, RunFailed
 from engine.usage import Timing, Usage
 
 Kind = Literal["thought", "message", "call", "step", "note", "end"]
@@ -67,7 +67,8 @@ class Timeline:
         """Take in a server event; kinds that do not show are ignored."""
         kind = event["type"]
         is_terminal = kind in _TERMINALS
-        if is_terminal and self._is_sampling:
+        # A failed response has the figures of the step before.
+        if is_terminal and self._is_sampling and kind != "response.failed":
             self._step(event["response"], now_s)
         # What ends a run at a pause is no step, and its usage was told before.
         self._is_sampling = not is_terminal
@@ -96,6 +97,11 @@ class Timeline:
     def end(self, result: Result, now_s: float) -> None:
         """The run, or a turn of it, is over: the totals."""
         self._finished.append(Row("end", now_s, text=self._totals(result, now_s), duration_s=0))
+
+    def fail(self, error: RunFailed, now_s: float) -> None:
+        """The run failed."""
+        text = f"failed ({error.code}): {error.message}"
+        self._finished.append(Row("end", now_s, text=text, duration_s=0, is_error=True))
 
     # --- rows ---
 

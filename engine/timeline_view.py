@@ -14,7 +14,7 @@ from rich.text import Text
 from engine.client_driver import Retry
 from engine.client_state import Result
 from engine.client_tools import ToolCall, ToolOutcome
-from engine.client_wire import Event
+from engine.client_wire import Event, RunFailed
 from engine.timeline import Row, Timeline, milliseconds
 
 MARKS: Final = {"thought": "·", "message": "»", "call": "→", "step": "‖", "note": "!", "end": "■"}
@@ -37,6 +37,8 @@ class View(Protocol):
     def retry(self, retry: Retry) -> None: ...
 
     def end(self, result: Result) -> None: ...
+
+    def fail(self, error: RunFailed) -> None: ...
 
 
 class JsonView:
@@ -61,6 +63,9 @@ class JsonView:
 
     def end(self, result: Result) -> None:
         self._print({"type": "longloop.result", "result": result})
+
+    def fail(self, error: RunFailed) -> None:
+        self._print({"type": "longloop.failed", "error": error.body()})
 
     def _print(self, line: object) -> None:
         print(msgspec.json.encode(line).decode(), file=self._file, flush=True)
@@ -97,6 +102,10 @@ class TimelineView:
 
     def end(self, result: Result) -> None:
         self._timeline.end(result, self._now_s())
+        self._print_finished()
+
+    def fail(self, error: RunFailed) -> None:
+        self._timeline.fail(error, self._now_s())
         self._print_finished()
 
     @contextmanager

@@ -12,7 +12,7 @@ from engine.client import ConnectionLost, Event, FunctionTool, Result, Retry, Ru
 from engine.client_fake import AwaitAnswer, Call, Fail, FakeServer, Say, Think, refusal
 from engine.client_outbox import Outbox
 from engine.client_tools import ToolRunner
-from engine.client_wire import endpoint_url
+from engine.client_wire import NoServer, endpoint_url
 
 
 async def look(n: int = 0) -> str:
@@ -124,6 +124,20 @@ async def test_observers_hear_of_every_call(autojump_clock):
 
 async def boom(n: int) -> str:
     raise LookupError("no such place")
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_failure_of_a_tool_is_logged_with_its_own_frames_only(caplog, is_sync):
+    def burst(n: int) -> str:
+        raise LookupError("no such place")
+
+    server = FakeServer([calling("c0", name="burst" if is_sync else "boom"), [Say("ok")]])
+    await result_on(server, tools=[burst if is_sync else boom])
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "engine.client_tools"]
+    assert "failed: LookupError: no such place" in said
+    assert said.count("File ") == 1
+    assert 'raise LookupError("no such place")' in said
+    assert not any(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +404,25 @@ async def test_connections_that_bring_nothing_are_given_up(autojump_clock):
         await result_on(server, on_retry=retries.append, max_retries=3)
     assert [retry.attempt for retry in retries] == [1, 2, 3]
     assert retries[0].delay_s < retries[1].delay_s < retries[2].delay_s
+
+
+@pytest.mark.parametrize(("good", "num_tries"), [(0, 1), (1, 4)])
+async def test_server_that_is_not_there_at_first_is_not_waited_for(autojump_clock, good, num_tries):
+    class Gone(FakeServer):
+        num_tries = 0
+
+        @asynccontextmanager
+        async def open(self):
+            if self.num_connections >= good:
+                self.num_tries += 1
+                raise NoServer("cannot connect")
+            async with super().open() as connection:
+                yield connection
+
+    server = Gone([calling("c0"), [Say("x")]], cuts=[2])
+    with pytest.raises(NoServer):
+        await result_on(server, max_retries=4)
+    assert server.num_tries == num_tries
 
 
 async def test_run_that_is_not_resumable_ends_with_its_connection(autojump_clock):

@@ -1,5 +1,6 @@
 """The commands: what the user typed and cannot be done is said in one sentence."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -95,3 +96,45 @@ def test_version_and_defaults_are_told() -> None:
     said = " ".join(longloop("serve", "--help").stdout.replace("│", " ").split())
     for default in ("(default local)", "(default 127.0.0.1)", "(default 8765)"):
         assert default in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["  "], "longloop: The prompt is empty."),
+        (["x", "--url", "http://h:1", "--backend", "script:demo"], "longloop: --backend is for the server that starts"),
+        (["x", "--max-output-tokens", "0"], "--max-output-tokens"),
+        (["x", "--backend", "script:"], "Name a scenario, such as script:demo"),
+    ],
+)
+def test_run_refuses_what_it_cannot_do(arguments: list[str], said: str) -> None:
+    done = longloop("run", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_run_without_a_server_fails_at_once_with_a_hint() -> None:
+    done = longloop("run", "x", "--url", "http://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot connect to ws://127.0.0.1:1" in done.stderr
+    assert "Start `longloop serve`" in done.stderr
+
+
+def test_failed_run_says_so_in_its_last_line(tmp_path: Path) -> None:
+    scenario = tmp_path / "fails.yaml"
+    scenario.write_text("model: m\nsteps:\n- fail: {code: rate_limit_exceeded, message: Too much., status: 429}\n")
+    done = longloop("run", "x", "--backend", f"script:{scenario}")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines()[-1].endswith("■ failed (rate_limit_exceeded): Too much.")
+
+
+def test_interrupted_run_says_so(tmp_path: Path) -> None:
+    scenario = tmp_path / "slow.yaml"
+    scenario.write_text("model: m\nsteps:\n- {text: hello, delay_ms: 60000}\n")
+    command = [sys.executable, "-m", "engine", "run", "x", "--json", "--backend", f"script:{scenario}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        run.stdout.readline()  # the run has begun
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=30)
+    assert (run.returncode, said) == (130, "interrupted\n")

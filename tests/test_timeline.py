@@ -11,7 +11,7 @@ from rich.console import Console
 from engine.client_driver import Retry
 from engine.client_state import Result
 from engine.client_tools import ToolCall, ToolOutcome
-from engine.client_wire import ConnectionLost, Event
+from engine.client_wire import ConnectionLost, Event, RunFailed
 from engine.timeline import Row, Timeline, cost, milliseconds
 from engine.timeline_view import JsonView, TimelineView, styled
 from engine.usage import Timing, count_usage
@@ -74,6 +74,23 @@ def test_end_at_a_pause_is_no_step():
     timeline.receive(done(), 1)
     timeline.receive(event("incomplete", response={}), 2)
     assert timeline.num_steps == 1
+
+
+def test_failed_step_does_not_repeat_the_figures_of_the_one_before():
+    timeline = Timeline()
+    timeline.receive(event("created"), 0)
+    timeline.receive(event("failed", response=done()["response"]), 1)
+    assert (timeline.num_steps, timeline.take_finished()) == (0, [])
+
+
+def test_failed_run_ends_with_its_code_and_message():
+    view, file = view_on(terminal=False)
+    view.fail(RunFailed("Too much.", code="rate_limit_exceeded"))
+    assert file.getvalue() == "   0.00 s ■ failed (rate_limit_exceeded): Too much.\n"
+    lines = io.StringIO()
+    JsonView(lines).fail(RunFailed("Too much.", code="rate_limit_exceeded"))
+    line = json.loads(lines.getvalue())
+    assert (line["type"], line["error"]["code"]) == ("longloop.failed", "rate_limit_exceeded")
 
 
 def test_events_of_unknown_kinds_and_items_do_not_show():

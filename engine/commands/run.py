@@ -6,12 +6,14 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import trio
 from rich.console import Console
 
 from engine.client import Run, open_run
 from engine.client_state import Result
+from engine.client_wire import NoServer, RunFailed
 from engine.commands.backend import choose_backend
 from engine.commands.serve import Stages, UsageError, read_settings
 from engine.errors import EngineError
@@ -59,6 +61,10 @@ def run_command(
     Without `url` a server starts for this run alone, with `backend` (the setting's default when None). With
     `keep_open` further messages are read from stdin until its end. Raises UsageError for what the user must change.
     """
+    if not prompt.strip():
+        raise UsageError("The prompt is empty.")
+    if url is not None and backend is not None:
+        raise UsageError("--backend is for the server that starts without --url; the one at --url has its own.")
     try:
         tools = [tool for path in tool_files for tool in load_tools(path)]
     except ToolFileError as error:
@@ -74,7 +80,10 @@ def _run_until_interrupted(options: RunOptions, *, as_json: bool) -> int:
     try:
         code = trio.run(_main, options, as_json)
     except* KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         code = 130
+    except* NoServer as group:
+        print(f"longloop: {_first(group)}. Start `longloop serve`, or leave out --url.", file=sys.stderr)
     except* EngineError as group:
         print(f"longloop: {_first(group)}", file=sys.stderr)
     except* (ValueError, OSError) as group:
@@ -102,7 +111,10 @@ def _settings(options: RunOptions) -> Settings:
 @asynccontextmanager
 async def _open_own_server(settings: Settings) -> AsyncIterator[str]:
     """The URL of a server on loopback that lives as long as the block."""
-    opening = choose_backend(settings, Stages(Console(stderr=True)).report)
+    try:
+        opening = choose_backend(settings, Stages(Console(stderr=True)).report)
+    except EngineError as error:
+        raise UsageError(error.message) from error
     async with opening as backend, open_app(backend, settings) as app:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with trio.open_nursery() as nursery:
@@ -113,6 +125,16 @@ async def _open_own_server(settings: Settings) -> AsyncIterator[str]:
 
 async def _run(options: RunOptions, url: str, as_json: bool) -> int:
     view = choose_view(as_json=as_json)
+    code = 1
+    try:
+        code = await _show(options, url, view)
+    except* RunFailed as group:
+        for error in group.exceptions:
+            view.fail(cast(RunFailed, _first(error)))
+    return code
+
+
+async def _show(options: RunOptions, url: str, view: JsonView | TimelineView) -> int:
     async with open_run(
         url,
         model=options.model,
