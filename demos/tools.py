@@ -1,6 +1,6 @@
 """Two tools whose outputs nobody can guess: an answer that quotes them proves that they ran.
 
-They take their time (a few tenths of a second of hashing), as tools do, so that one sees the run pause for them.
+They take their time (some half a second of hashing), as tools do, so that one sees the run pause for them.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import os
 
 def _draw(limit: int) -> int:
     """A random number from 0 to `limit` - 1, slowly."""
-    return int.from_bytes(hashlib.pbkdf2_hmac("sha256", os.urandom(16), b"lucky", 500_000)) % limit
+    return int.from_bytes(hashlib.pbkdf2_hmac("sha256", os.urandom(16), b"lucky", 2_000_000)) % limit
 
 
 def draw_lucky_number(maximum: int = 1000) -> int:
