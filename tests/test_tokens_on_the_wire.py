@@ -56,7 +56,8 @@ async def test_token_events_give_the_whole_context_once(form):  # P30
         assert ids.count(STOP_ID) == text_of(form, ids).count("<|im_end|>") - 1
         # The last step's input is all that was there before it sampled.
         usage = second[-1]["response"]["usage"]
-        assert usage["input_tokens"] == sum(len(span["ids"]) for span in spans) - len(spans[-1]["ids"])
+        assert usage["output_tokens"] == len(spans[-1]["ids"])
+        assert usage["total_tokens"] == sum(len(span["ids"]) for span in spans)
 
 
 async def test_an_image_on_a_text_model_is_refused_by_path(form):  # P40

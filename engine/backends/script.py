@@ -158,7 +158,10 @@ class ScriptSequence:
         self._step = None
         take, position = step.take, step.position
         is_whole = position == len(take.deltas) and take.ending == "stop"
+        num_before = self._context.num_tokens
         self._context.sampled(take.deltas[:position], take.count(position)[0], is_whole=is_whole)
+        # With a tokenizer that is ids, not pieces, so that usage agrees with the token log.
+        step.num_sampled = self._context.num_tokens - num_before
 
     def cancel_step(self) -> None:
         """Stop. What was sampled stays in the context. Does nothing when no step is being sampled."""
@@ -188,6 +191,7 @@ class _Step:
         self._usage = usage
         self._given = given
         self._started_at = trio.current_time()
+        self.num_sampled = 0  # tokens, known once the step is settled
         self._first_at: float | None = None
         self._sleep: trio.CancelScope | None = None
 
@@ -228,7 +232,7 @@ class _Step:
 
     def _reported_usage(self) -> Usage:
         said, told = self._usage, self.take.count(self.position)
-        counted = (self._given.num_input, told[0], self._given.num_kept, told[1])
+        counted = (self._given.num_input, self.num_sampled, self._given.num_kept, min(told[1], self.num_sampled))
         wanted = (said.input_tokens, said.output_tokens, said.cached_tokens, said.reasoning_tokens)
         num_input, num_output, num_cached, num_reasoning = (
             real if scripted is None else scripted for real, scripted in zip(counted, wanted, strict=True)
