@@ -231,6 +231,7 @@ class Response:
         if reason != "cancelled":
             self._mark_unsolicited()
         self._writer.close("incomplete")
+        self._forget_step()
         self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
 
     def fail(self, error: EngineError, now: float) -> None:
@@ -239,6 +240,7 @@ class Response:
             return
         self._mark_unsolicited()
         self._writer.close("incomplete")
+        self._forget_step()
         self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
 
     # --- the client's side ---
@@ -281,6 +283,10 @@ class Response:
         return [call.answer_key for call in self._answers.unanswered()]
 
     # --- moves ---
+
+    def _forget_step(self) -> None:
+        """No step ends here: its usage has been told already, and clients add up what every terminal says."""
+        self._usage, self._timing = None, msgspec.UNSET
 
     def _expect_in_progress(self) -> None:
         if self.status is not Status.IN_PROGRESS:
@@ -332,7 +338,7 @@ class Response:
             status=status,
             output=self.output,
             usage=self._usage,
-            run_usage=self.run_usage if self._usage else msgspec.UNSET,
+            run_usage=self.run_usage if self.num_steps or self._usage else msgspec.UNSET,
             timing=self._timing,
             **changes,
         )

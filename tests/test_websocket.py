@@ -607,3 +607,14 @@ async def test_a_lane_with_a_queue_takes_no_resume(autojump_clock):  # P26
         await client.send("response.resume", response_id=response_id, stream_id="b")
         frames = await client.until("error")
         assert frames[-1]["error"]["code"] == "lane_is_busy"
+
+
+async def test_a_terminal_that_ends_no_step_repeats_no_usage():  # P31
+    async with open_served() as server, server.connect() as client:
+        await client.create()
+        done = (await client.step())[-1]["response"]
+        await client.send("response.cancel")
+        ended = (await client.receive())["response"]
+        assert ended["usage"] is None
+        assert "timing" not in ended
+        assert ended["run_usage"] == done["run_usage"]
