@@ -618,3 +618,17 @@ async def test_a_terminal_that_ends_no_step_repeats_no_usage():  # P31
         assert ended["usage"] is None
         assert "timing" not in ended
         assert ended["run_usage"] == done["run_usage"]
+
+
+async def test_a_run_taken_up_again_on_its_own_lane_is_let_go_of_in_the_end(autojump_clock):
+    async with open_served(ended_ttl_s=5) as server:
+        async with server.connect() as client:
+            await client.create(resumable=True)
+            response_id = (await client.step())[0]["response"]["id"]
+            live = server.app._responses.find(response_id, "local")
+            await client.send("response.resume", response_id=response_id)
+            await client.step()
+            await client.send("response.cancel")
+            await client.step()
+        await trio.sleep(6)
+        assert live.sequence._is_closed

@@ -239,9 +239,9 @@ class Connection:
         earlier, earlier_cursor = self._lives.get(stream_id), self._cursors.get(stream_id)
         if earlier is not None and earlier_cursor is not None:
             earlier.detach(earlier_cursor)
-        if earlier is not None and earlier is not live:
+        live.hold()  # before the release: both may be of the same run, taken up again on its own lane
+        if earlier is not None:
             earlier.release()
-        live.hold()
         self._lives[stream_id], self._cursors[stream_id] = live, cursor
         lane = self._session.lanes[stream_id]
         lane.response, lane.reader = live.response, cursor
