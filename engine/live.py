@@ -41,11 +41,6 @@ class Cursor:
         """Whether `read_nowait` would return something."""
         return self.next < self._stop()
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether nothing more will ever come for this reader."""
-        return not self.live.response.is_open and not self.has_more
-
     def _stop(self) -> int:
         response = self.live.response
         if response.unsolicited_from is not None and not self._may_see_unsolicited:

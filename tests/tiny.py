@@ -1,6 +1,6 @@
 """A model's folder for fast tests: a byte-level tokenizer of some 330 ids, a chat template, a configuration.
 
-`save_format` needs no torch; `make_tiny_model` adds random weights.
+None of it needs torch; `tests.tiny_model` adds random weights.
 """
 
 import json
@@ -73,13 +73,4 @@ def save_format(folder: Path, template: str = PLAIN, *, tags: bool = False) -> P
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "bos_token": "<|im_start|>"}))
     (folder / "chat_template.jinja").write_text(template)
-    return folder
-
-
-def make_tiny_model(folder: Path, template: str = PLAIN) -> Path:
-    """The same with a random Llama of two layers: configuration and weights that transformers loads."""
-    from tests.tiny_model import make_network  # torch takes a second to import, and most users want no weights
-
-    save_format(folder, template)
-    make_network().save_pretrained(folder)
     return folder

@@ -16,6 +16,7 @@ from engine.errors import RequestError
 from engine.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
+    Call,
     ComputerCall,
     ComputerCallOutput,
     ComputerScreenshot,
@@ -42,17 +43,6 @@ from engine.items import (
 )
 
 _MAX_NOTE_CHARS: Final = 4000  # of a hosted item's note: enough for search results, short of filling a small context
-
-_Call = (
-    FunctionCall
-    | CustomToolCall
-    | LocalShellCall
-    | ShellCall
-    | ApplyPatchCall
-    | ComputerCall
-    | ToolSearchCall
-    | McpApprovalRequest
-)
 
 
 def turns_of(items: Sequence[Item], family: Family, contents: Contents, *, system_role: str = "system") -> list[Turn]:
@@ -89,7 +79,7 @@ class _Builder:
                 self._own_turn().thoughts += [part.text for part in item.content or ()]
             case Hosted():
                 self._turn(self._system_role, hosted_note(item))
-            case _ if isinstance(item, _Call):
+            case _ if isinstance(item, Call):
                 self._own_turn().calls.append(item)
             case _:
                 self._output(output_text(item), getattr(item, "call_id", None))
@@ -129,7 +119,7 @@ class _OwnTurn:
     def __init__(self) -> None:
         self.thoughts: list[str] = []
         self.texts: list[str] = []
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
     def turn(self, family: Family, contents: Contents) -> Turn:
         text = contents.put("\n\n".join(self.texts)) if self.texts else ""
@@ -151,7 +141,7 @@ class _OwnTurn:
         ]
 
 
-def _structured(call: _Call, contents: Contents) -> dict[str, Any]:
+def _structured(call: Call, contents: Contents) -> dict[str, Any]:
     text = call_arguments(call)
     try:
         value: Any = msgspec.json.decode(text)
@@ -177,7 +167,7 @@ def text_only(content: Content, field: str) -> str:
     return "".join(texts)
 
 
-def call_label(call: _Call) -> str:
+def call_label(call: Call) -> str:
     """The name by which the model made this call."""
     match call:
         case FunctionCall() | CustomToolCall():
@@ -188,7 +178,7 @@ def call_label(call: _Call) -> str:
             return str(call.__struct_config__.tag).removesuffix("_call")
 
 
-def call_arguments(call: _Call) -> str:
+def call_arguments(call: Call) -> str:
     """The arguments of a call as the JSON text that the model wrote, or would have written."""
     match call:
         case FunctionCall() | McpApprovalRequest():
