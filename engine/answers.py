@@ -14,6 +14,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from engine.content import text_of
 from engine.errors import RequestError
 from engine.events import PendingCall
 from engine.items import (
@@ -31,7 +32,6 @@ from engine.items import (
     call_key,
     encode_item,
     item_id,
-    text_of,
     type_of,
 )
 

@@ -7,16 +7,8 @@ meanwhile become one part, and an output that was finished before any part went 
 from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
 
-from engine.items import (
-    Content,
-    CustomToolCallOutput,
-    FunctionCallOutput,
-    InputText,
-    McpApprovalResponse,
-    Message,
-    answer_key,
-    text_of,
-)
+from engine.content import Content, InputText, text_of
+from engine.items import CustomToolCallOutput, FunctionCallOutput, McpApprovalResponse, Message, answer_key
 
 AnswerType = Literal["function_call_output", "custom_tool_call_output"]
 Outgoing = FunctionCallOutput | CustomToolCallOutput | McpApprovalResponse | Message

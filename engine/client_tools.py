@@ -15,7 +15,8 @@ import trio
 
 from engine.client_outbox import AnswerType, Outbox
 from engine.client_wire import Event
-from engine.items import Content, McpApprovalResponse, text_of
+from engine.content import Content, text_of
+from engine.items import McpApprovalResponse
 from engine.toolschema import FunctionTool, InvalidArguments
 
 log = logging.getLogger(__name__)

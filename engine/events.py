@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from engine.items import Item, Part
+from engine.content import Part
+from engine.items import Item
 from engine.tokens import Span
 from engine.toolspec import SkippedTool
 from engine.usage import Timing, Usage

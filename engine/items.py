@@ -12,86 +12,17 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.content import ComputerScreenshot, Content, ReasoningText, SummaryText, Value
 from engine.errors import RequestError
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class _Value(msgspec.Struct, frozen=True, omit_defaults=False, tag_field="type", kw_only=True):
-    """Base of all parts and items: immutable, tagged by `type`."""
-
-    def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if getattr(self, name) is None:
-                msgspec.structs.force_setattr(self, name, UNSET)
-
-
-# --- content parts -----------------------------------------------------------------------------------------------
-
-
-class InputText(_Value, tag="input_text", frozen=True):
-    text: str
-
-
-class OutputText(_Value, tag="output_text", frozen=True):
-    text: str
-    annotations: list[Any] = []
-    logprobs: list[Any] = []
-
-
-class Refusal(_Value, tag="refusal", frozen=True):
-    refusal: str
-
-
-class SummaryText(_Value, tag="summary_text", frozen=True):
-    text: str
-
-
-class ReasoningText(_Value, tag="reasoning_text", frozen=True):
-    text: str
-
-
-class InputImage(_Value, tag="input_image", frozen=True):
-    image_url: str | UnsetType | None = UNSET
-    file_id: str | UnsetType | None = UNSET
-    detail: str | UnsetType | None = UNSET
-
-
-class InputFile(_Value, tag="input_file", frozen=True):
-    file_data: str | UnsetType | None = UNSET
-    file_id: str | UnsetType | None = UNSET
-    file_url: str | UnsetType | None = UNSET
-    filename: str | UnsetType | None = UNSET
-
-
-class PlainText(_Value, tag="text", frozen=True):
-    text: str
-
-
-class ComputerScreenshot(_Value, tag="computer_screenshot", frozen=True):
-    image_url: str | UnsetType | None = UNSET
-    file_id: str | UnsetType | None = UNSET
-
-
-Part = (
-    InputText
-    | OutputText
-    | Refusal
-    | SummaryText
-    | ReasoningText
-    | InputImage
-    | InputFile
-    | PlainText
-    | ComputerScreenshot
-)
-Content = str | list[Part]
-
-
 # --- messages and reasoning --------------------------------------------------------------------------------------
 
 
-class Message(_Value, tag="message", frozen=True):
+class Message(Value, tag="message", frozen=True):
     """A message; `content` of the model's own messages is a list of output parts."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -101,8 +32,8 @@ class Message(_Value, tag="message", frozen=True):
     phase: str | UnsetType | None = UNSET
 
 
-class Reasoning(_Value, tag="reasoning", frozen=True):
-    summary: list[SummaryText] = []
+class Reasoning(Value, tag="reasoning", frozen=True):
+    summary: list[SummaryText] = msgspec.field(default_factory=list)
     content: list[ReasoningText] | UnsetType | None = UNSET
     encrypted_content: str | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
@@ -112,7 +43,7 @@ class Reasoning(_Value, tag="reasoning", frozen=True):
 # --- calls the client answers ------------------------------------------------------------------------------------
 
 
-class FunctionCall(_Value, tag="function_call", frozen=True):
+class FunctionCall(Value, tag="function_call", frozen=True):
     call_id: str
     name: str
     arguments: str
@@ -121,7 +52,7 @@ class FunctionCall(_Value, tag="function_call", frozen=True):
     namespace: str | UnsetType | None = UNSET
 
 
-class CustomToolCall(_Value, tag="custom_tool_call", frozen=True):
+class CustomToolCall(Value, tag="custom_tool_call", frozen=True):
     call_id: str
     name: str
     input: str
@@ -130,37 +61,37 @@ class CustomToolCall(_Value, tag="custom_tool_call", frozen=True):
     namespace: str | UnsetType | None = UNSET
 
 
-class LocalShellCall(_Value, tag="local_shell_call", frozen=True):
+class LocalShellCall(Value, tag="local_shell_call", frozen=True):
     action: dict[str, Any]
     call_id: str | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ShellCall(_Value, tag="shell_call", frozen=True):
+class ShellCall(Value, tag="shell_call", frozen=True):
     call_id: str
     action: dict[str, Any]
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ApplyPatchCall(_Value, tag="apply_patch_call", frozen=True):
+class ApplyPatchCall(Value, tag="apply_patch_call", frozen=True):
     call_id: str
     operation: dict[str, Any]
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ComputerCall(_Value, tag="computer_call", frozen=True):
+class ComputerCall(Value, tag="computer_call", frozen=True):
     call_id: str
     action: dict[str, Any] | UnsetType | None = UNSET
     actions: list[Any] | UnsetType | None = UNSET
-    pending_safety_checks: list[Any] = []
+    pending_safety_checks: list[Any] = msgspec.field(default_factory=list)
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ToolSearchCall(_Value, tag="tool_search_call", frozen=True):
+class ToolSearchCall(Value, tag="tool_search_call", frozen=True):
     arguments: Any
     call_id: str | UnsetType | None = UNSET
     execution: Literal["server", "client"] = "client"
@@ -168,7 +99,7 @@ class ToolSearchCall(_Value, tag="tool_search_call", frozen=True):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class McpApprovalRequest(_Value, tag="mcp_approval_request", frozen=True):
+class McpApprovalRequest(Value, tag="mcp_approval_request", frozen=True):
     id: str
     name: str
     arguments: str
@@ -190,7 +121,7 @@ Call = (
 # --- the client's answers ----------------------------------------------------------------------------------------
 
 
-class FunctionCallOutput(_Value, tag="function_call_output", frozen=True):
+class FunctionCallOutput(Value, tag="function_call_output", frozen=True):
     """`status: "in_progress"` with an `offset` (characters) marks a part of a growing output (streamed append)."""
 
     call_id: str
@@ -200,7 +131,7 @@ class FunctionCallOutput(_Value, tag="function_call_output", frozen=True):
     offset: Offset | UnsetType | None = UNSET
 
 
-class CustomToolCallOutput(_Value, tag="custom_tool_call_output", frozen=True):
+class CustomToolCallOutput(Value, tag="custom_tool_call_output", frozen=True):
     call_id: str
     output: Content
     id: str | UnsetType | None = UNSET
@@ -208,7 +139,7 @@ class CustomToolCallOutput(_Value, tag="custom_tool_call_output", frozen=True):
     offset: Offset | UnsetType | None = UNSET
 
 
-class LocalShellCallOutput(_Value, tag="local_shell_call_output", frozen=True):
+class LocalShellCallOutput(Value, tag="local_shell_call_output", frozen=True):
     """OpenAI matches this one by `id`; some clients send `call_id`. Either names the call."""
 
     output: str
@@ -217,7 +148,7 @@ class LocalShellCallOutput(_Value, tag="local_shell_call_output", frozen=True):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class ShellCallOutput(_Value, tag="shell_call_output", frozen=True):
+class ShellCallOutput(Value, tag="shell_call_output", frozen=True):
     call_id: str
     output: list[Any]
     id: str | UnsetType | None = UNSET
@@ -225,14 +156,14 @@ class ShellCallOutput(_Value, tag="shell_call_output", frozen=True):
     max_output_length: int | UnsetType | None = UNSET
 
 
-class ApplyPatchCallOutput(_Value, tag="apply_patch_call_output", frozen=True):
+class ApplyPatchCallOutput(Value, tag="apply_patch_call_output", frozen=True):
     call_id: str
     status: Literal["completed", "failed"]
     output: str | UnsetType | None = UNSET
     id: str | UnsetType | None = UNSET
 
 
-class ComputerCallOutput(_Value, tag="computer_call_output", frozen=True):
+class ComputerCallOutput(Value, tag="computer_call_output", frozen=True):
     call_id: str
     output: ComputerScreenshot
     acknowledged_safety_checks: list[Any] | UnsetType | None = UNSET
@@ -240,7 +171,7 @@ class ComputerCallOutput(_Value, tag="computer_call_output", frozen=True):
     status: Literal["in_progress", "completed", "incomplete", "failed"] | UnsetType | None = UNSET
 
 
-class ToolSearchOutput(_Value, tag="tool_search_output", frozen=True):
+class ToolSearchOutput(Value, tag="tool_search_output", frozen=True):
     tools: list[Any]
     call_id: str | UnsetType | None = UNSET
     execution: Literal["server", "client"] = "client"
@@ -248,7 +179,7 @@ class ToolSearchOutput(_Value, tag="tool_search_output", frozen=True):
     status: ItemStatus | UnsetType | None = UNSET
 
 
-class McpApprovalResponse(_Value, tag="mcp_approval_response", frozen=True):
+class McpApprovalResponse(Value, tag="mcp_approval_response", frozen=True):
     approval_request_id: str
     approve: bool
     id: str | UnsetType | None = UNSET
@@ -402,17 +333,6 @@ def item_id(item: Item) -> str | None:
     """The item's own id, if it has one."""
     own = item.data.get("id") if isinstance(item, Hosted) else item.id
     return own if own and isinstance(own, str) else None
-
-
-def text_of(content: Content) -> str:
-    """The text of a content: parts that carry none (images, files) contribute nothing."""
-    if isinstance(content, str):
-        return content
-    return "".join(
-        part.refusal if isinstance(part, Refusal) else part.text
-        for part in content
-        if not isinstance(part, InputImage | InputFile | ComputerScreenshot)
-    )
 
 
 _ENCODER: Final = msgspec.json.Encoder()

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from engine.backends.base import RunSpec, ToolChoice
+from engine.content import InputText
 from engine.errors import RequestError
 from engine.events import ResponseObject
 from engine.frames import Append, Create, Input, decode_tool_choice
-from engine.items import InputText, Item, Message, decode_items
+from engine.items import Item, Message, decode_items
 from engine.settings import Settings
 from engine.toolspec import SkippedTool, Tool, decode_tools
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
+from engine.content import OutputText, ReasoningText
 from engine.events import (
     ContentPartAdded,
     ContentPartDone,
@@ -24,16 +25,7 @@ from engine.events import (
     ReasoningTextDelta,
     ReasoningTextDone,
 )
-from engine.items import (
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    ItemStatus,
-    Message,
-    OutputText,
-    Reasoning,
-    ReasoningText,
-)
+from engine.items import CustomToolCall, FunctionCall, Item, ItemStatus, Message, Reasoning
 
 
 class Scaffold(Protocol):

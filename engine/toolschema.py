@@ -17,8 +17,8 @@ import trio
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
+from engine.content import ComputerScreenshot, Content, InputFile, InputImage, InputText, OutputText, Part, PlainText
 from engine.docstrings import describe
-from engine.items import ComputerScreenshot, Content, InputFile, InputImage, InputText, OutputText, Part, PlainText
 
 ToolFunction = Callable[..., Any]
 _PARTS: Final = (InputText, InputImage, InputFile, OutputText, PlainText, ComputerScreenshot)

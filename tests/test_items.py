@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.content import InputText, text_of
 from engine.errors import RequestError
 from engine.items import (
     ANSWER_TYPES,
@@ -14,7 +15,6 @@ from engine.items import (
     FunctionCall,
     FunctionCallOutput,
     Hosted,
-    InputText,
     LocalShellCallOutput,
     McpApprovalRequest,
     Message,
@@ -25,7 +25,6 @@ from engine.items import (
     decode_items,
     encode_item,
     item_id,
-    text_of,
     type_of,
 )
 from tests.machines import item, json_paths_of_null

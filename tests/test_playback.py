@@ -6,6 +6,7 @@ from engine import items
 from engine.backends.playback import Playback, answer_text, is_later_part
 from engine.backends.scenario import parse_scenario
 from engine.backends.scenario_values import Fail, ScriptedCall, ScriptedStep
+from engine.content import ComputerScreenshot, InputImage, InputText, OutputText
 from engine.items import FunctionCallOutput, Message
 from engine.toolspec import Tool
 
@@ -37,7 +38,7 @@ def user(text: str) -> Message:
 
 
 def assistant(text: str) -> Message:
-    return Message(role="assistant", content=[items.OutputText(text=text)])
+    return Message(role="assistant", content=[OutputText(text=text)])
 
 
 def function_call(key: str = "c") -> items.FunctionCall:
@@ -168,13 +169,13 @@ def test_parts_of_a_streamed_output_are_joined():
     ("answer", "text"),
     [
         (output("a"), "a"),
-        (FunctionCallOutput(call_id="c", output=[items.InputText(text="b"), items.InputImage(image_url="i")]), "b"),
+        (FunctionCallOutput(call_id="c", output=[InputText(text="b"), InputImage(image_url="i")]), "b"),
         (items.CustomToolCallOutput(call_id="c", output="a"), "a"),
         (items.LocalShellCallOutput(call_id="c", output="a"), "a"),
         (items.ShellCallOutput(call_id="c", output=[{"stdout": "o", "stderr": "e"}, "odd"]), "oe"),
         (items.ApplyPatchCallOutput(call_id="c", status="failed"), "failed"),
         (items.ApplyPatchCallOutput(call_id="c", status="failed", output="why"), "why"),
-        (items.ComputerCallOutput(call_id="c", output=items.ComputerScreenshot(image_url="i")), ""),
+        (items.ComputerCallOutput(call_id="c", output=ComputerScreenshot(image_url="i")), ""),
         (items.ToolSearchOutput(call_id="c", tools=[{"name": "a"}, {"name": "b"}]), "a, b"),
         (items.McpApprovalResponse(approval_request_id="c", approve=True), "approved"),
         (items.McpApprovalResponse(approval_request_id="c", approve=False), "declined"),

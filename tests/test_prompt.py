@@ -15,20 +15,16 @@ from engine.backends.base import RunSpec, StepSpec, ToolChoice
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.template import Template, TemplateError
 from engine.backends.vocabulary import Span
+from engine.content import ComputerScreenshot, InputImage, InputText, OutputText, ReasoningText
 from engine.errors import RequestError
 from engine.items import (
     ComputerCallOutput,
-    ComputerScreenshot,
     CustomToolCall,
     FunctionCall,
     FunctionCallOutput,
     Hosted,
-    InputImage,
-    InputText,
     Message,
-    OutputText,
     Reasoning,
-    ReasoningText,
     ShellCall,
     ShellCallOutput,
 )

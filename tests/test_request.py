@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from engine.backends.base import ToolChoice
+from engine.content import InputText
 from engine.errors import RequestError
 from engine.frames import Append, decode_frame
-from engine.items import InputText, Message
+from engine.items import Message
 from engine.request import read_append, read_create, read_input
 from engine.settings import Settings
 from tests.machines import NOTE, SETTINGS, WEATHER, create, request

@@ -24,6 +24,7 @@ from engine.backends.scenario import parse_scenario, resolve_scenario
 from engine.backends.script import MAX_BATCH, ScriptBackend, ScriptSequence
 from engine.backends.script_context import EstimatedContext, estimate_tokens
 from engine.backends.script_take import NO_LIMIT, Limit, take_step
+from engine.content import ComputerScreenshot, InputImage
 from engine.errors import BackendError, NotFound, RequestError
 from engine.items import FunctionCallOutput, Message
 from engine.toolspec import Tool
@@ -390,11 +391,11 @@ async def test_input_that_does_not_fit_is_refused_and_a_shorter_one_taken():
     [
         (Message(role="user", content=""), 1),
         (Message(role="user", content="x" * 43), 10),
-        (Message(role="user", content=[items.InputImage(image_url="data:" + "x" * 1000)]), 1),
+        (Message(role="user", content=[InputImage(image_url="data:" + "x" * 1000)]), 1),
         (FunctionCallOutput(call_id="c" * 100, output="x" * 8), 2),
         (items.FunctionCall(call_id="c", name="abcd", arguments="efgh"), 2),
         (items.CustomToolCall(call_id="c", name="abcd", input="efgh"), 2),
-        (items.ComputerCallOutput(call_id="c", output=items.ComputerScreenshot(image_url="x" * 1000)), 1),
+        (items.ComputerCallOutput(call_id="c", output=ComputerScreenshot(image_url="x" * 1000)), 1),
         (items.Hosted("mcp_call", {"type": "mcp_call", "output": "x" * 100}), 32),
     ],
 )

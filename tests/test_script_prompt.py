@@ -12,6 +12,7 @@ from engine.backends.prompt_format import PromptFormat
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend, ScriptSequence
 from engine.backends.script_prompt import PromptContext, UncachedContext, own_items
+from engine.content import InputImage
 from engine.errors import RequestError
 from engine.items import FunctionCallOutput, Message
 from engine.toolspec import Tool
@@ -138,7 +139,7 @@ async def test_an_extension_for_another_length_is_refused(form, kind):
 
 
 async def test_content_that_the_model_cannot_take_is_refused_with_its_path(form):
-    image = Message(role="user", content=[items.InputImage(image_url="data:")])
+    image = Message(role="user", content=[InputImage(image_url="data:")])
     with pytest.raises(RequestError) as error:
         await opened(form, PromptContext).prepare([GO, image])
     assert error.value.param == "[1].content[0]"

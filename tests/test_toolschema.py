@@ -11,7 +11,7 @@ import pytest
 import trio
 from pydantic import Field
 
-from engine.items import InputImage, InputText
+from engine.content import InputImage, InputText
 from engine.toolschema import FunctionTool, InvalidArguments, as_tool, is_strict, output_content
 
 NOTHING = object()

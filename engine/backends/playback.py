@@ -21,6 +21,7 @@ from engine.backends.scenario_values import (
     ScriptedCall,
     ScriptedStep,
 )
+from engine.content import text_of
 from engine.toolspec import Tool
 
 MAX_IDLE_MOVES: Final = 10_000  # moves without finding a step; more means that no case ever applies
@@ -77,7 +78,7 @@ class Playback:
         if message.role == "user":
             self._num_turns += not self._user_spoke
             self._user_spoke = True
-            self._last_user = items.text_of(message.content)
+            self._last_user = text_of(message.content)
 
     def _replay(self, *, is_hosted: bool) -> None:
         # A hosted call holds its own output, so what the model made after it belongs to the next step.
@@ -194,7 +195,7 @@ def answer_text(answer: items.Answer) -> str:
     """The text of a client's answer, of whatever kind."""
     match answer:
         case items.FunctionCallOutput() | items.CustomToolCallOutput():
-            return items.text_of(answer.output)
+            return text_of(answer.output)
         case items.LocalShellCallOutput():
             return answer.output
         case items.ShellCallOutput():

@@ -11,6 +11,7 @@ import msgspec
 
 from engine import items
 from engine.backends.base import Delta, Extension, RunSpec
+from engine.content import text_of
 from engine.tokens import TokenLog
 
 CHARS_PER_TOKEN: Final = 4
@@ -111,9 +112,9 @@ def estimate_tokens(item: items.Item) -> int:
 def _texts(item: items.Item) -> Iterable[str | bytes]:
     match item:
         case items.Message():
-            return (items.text_of(item.content),)
+            return (text_of(item.content),)
         case items.FunctionCallOutput() | items.CustomToolCallOutput():
-            return (items.text_of(item.output),)
+            return (text_of(item.output),)
         case items.FunctionCall():
             return (item.name, item.arguments)
         case items.CustomToolCall():

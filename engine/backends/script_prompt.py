@@ -16,6 +16,7 @@ from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.script_context import Work, check_base
 from engine.backends.turns import call_arguments, call_label
 from engine.backends.vocabulary import Span
+from engine.content import OutputText, ReasoningText, text_of
 from engine.tokens import TokenLog
 
 
@@ -116,9 +117,9 @@ def own_items(deltas: ListOf[Delta]) -> list[items.Item]:
             call = first
             made.append(_call(call, ""))  # it may be cut off before its arguments
         elif kind is ReasoningDelta:
-            made.append(items.Reasoning(content=[items.ReasoningText(text=text)]))
+            made.append(items.Reasoning(content=[ReasoningText(text=text)]))
         elif kind is TextDelta:
-            made.append(items.Message(role="assistant", content=[items.OutputText(text=text)]))
+            made.append(items.Message(role="assistant", content=[OutputText(text=text)]))
         elif call is not None and text:
             made[-1] = _call(call, text)
     return made
@@ -144,10 +145,10 @@ def _spans(form: PromptFormat, said: ListOf[items.Item]) -> Iterator[Span]:
     family, joint = form.family, ""
     for item in said:
         match item:
-            case items.Reasoning(content=[items.ReasoningText(text=text)]) if family.reasoning:
+            case items.Reasoning(content=[ReasoningText(text=text)]) if family.reasoning:
                 yield from (Span(family.reasoning[0], True), Span(text, False), Span(family.reasoning[1], True))
             case items.Message():
-                yield Span(items.text_of(item.content), False)
+                yield Span(text_of(item.content), False)
             case items.FunctionCall() | items.CustomToolCall():
                 yield Span(f"{joint}{family.call_open}\n", True)
                 yield Span(f'{{"name": {json.dumps(call_label(item))}, "arguments": {call_arguments(item)}', False)

@@ -12,6 +12,7 @@ import msgspec
 from engine.backends.families import Family
 from engine.backends.template import Contents, Turn, to_json
 from engine.backends.toolset import label_of
+from engine.content import ComputerScreenshot, Content, InputFile, InputImage, Refusal
 from engine.errors import RequestError
 from engine.items import (
     ApplyPatchCall,
@@ -19,15 +20,11 @@ from engine.items import (
     Call,
     ComputerCall,
     ComputerCallOutput,
-    ComputerScreenshot,
-    Content,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
     Hosted,
-    InputFile,
-    InputImage,
     Item,
     LocalShellCall,
     LocalShellCallOutput,
@@ -35,7 +32,6 @@ from engine.items import (
     McpApprovalResponse,
     Message,
     Reasoning,
-    Refusal,
     ShellCall,
     ShellCallOutput,
     ToolSearchCall,
