@@ -38,7 +38,7 @@ LAYERS: dict[str, str] = {
     """,
     "values": """
         __init__ backends backends/base backends/constraint
-        errors content items events usage tokens toolspec settings clock trace docstrings
+        errors content items events usage tokens toolspec settings clock trace docstrings sealing keyfile
     """,
 }
 PURE = ("pure machines", "values")
