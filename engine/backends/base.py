@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from engine.items import Item
-from engine.tokens import TokenLog
+from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
 from engine.usage import Timing, Usage
 
@@ -67,6 +67,19 @@ class Extension(msgspec.Struct, frozen=True):
     render_ms: float = 0.0
     tokenize_ms: float = 0.0
     payload: Any = None
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What a sequence at rest between two steps has been through; enough to make another one like it.
+
+    spans: its token log from the beginning, all segments; empty on backends that see no tokens. rounds: the items given
+    before each step, one round a step, oldest first (what a restart was followed by is not in them). num_tokens: the
+    length of the context, for backends that see no tokens.
+    """
+
+    spans: list[Span]
+    rounds: list[list[Item]]
+    num_tokens: int
 
 
 # --- what comes back ---------------------------------------------------------------------------------------------
