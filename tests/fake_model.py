@@ -18,7 +18,7 @@ from engine.backends.frames import Loading, Ready
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
 from engine.backends.worker import Output, main
-from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE
+from tests.tiny import STOP_ID, VOCAB_SIZE
 
 BYTES_PER_TOKEN = 100
 

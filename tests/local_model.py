@@ -8,7 +8,7 @@ from engine.backends.constraint import Constraint
 from engine.backends.local import LocalModel
 from engine.items import Item, Message
 from engine.tokens import TokenLog
-from tests.tiny_tokenizer import CONTEXT_WINDOW, STOP_ID
+from tests.tiny import CONTEXT_WINDOW, STOP_ID
 
 MODEL_ID = "tiny"
 

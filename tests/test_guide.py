@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 
 from engine.backends.constraint import Constraint
 from engine.backends.guide import GrammarError, Guide, Guides
-from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE, save_tokenizer
+from tests.tiny import STOP_ID, VOCAB_SIZE, save_tokenizer
 
 CALL = 'start: "<" "call>" ("a" | "b") ">"'
 

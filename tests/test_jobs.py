@@ -9,7 +9,7 @@ from engine.backends.frames import Adopt, Drop, Extend, Failed, Finished, Report
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
 from tests.fake_model import FakeModel, greedy
-from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
+from tests.tiny import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
 
 PROMPT = list(range(100, 130))
 CALL = 'start: "<" "call>" ("a" | "b") ">"'

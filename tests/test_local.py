@@ -19,8 +19,8 @@ from engine.backends.local_sequence import LocalSequence
 from engine.errors import BackendError, NotFound
 from tests.fake_model import BYTES_PER_TOKEN, greedy
 from tests.local_model import MODEL_ID, NumbersPrompt, local_model, message, spec
+from tests.tiny import save_tokenizer
 from tests.tiny_model import save_model
-from tests.tiny_tokenizer import save_tokenizer
 
 REAL = (sys.executable, "-m", "engine.backends.worker")
 FAKE = (sys.executable, "-m", "tests.fake_model")

@@ -7,8 +7,8 @@ from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
 
 from engine.backends import model as model_module
 from engine.backends.model import Model, PackedLinear, UnsupportedModel, load
+from tests.tiny import CONTEXT_WINDOW, VOCAB_SIZE
 from tests.tiny_model import make_network, save_model
-from tests.tiny_tokenizer import CONTEXT_WINDOW, VOCAB_SIZE
 
 IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 280, 700)]
 

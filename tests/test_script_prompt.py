@@ -1,8 +1,6 @@
 """Scripted runs over a real tokenizer: the log grows by what is new, and the control makes everything again."""
 
-import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,8 @@ from engine.content import InputImage
 from engine.errors import RequestError
 from engine.items import FunctionCallOutput, Message
 from engine.toolspec import Tool
-from tests.tiny_tokenizer import save_tokenizer
+from tests.tiny import save_format
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SCENARIO = """
 steps:
   - repeat:
@@ -34,11 +28,7 @@ GO = Message(role="user", content="go and see")
 
 @pytest.fixture(scope="module")
 def form(tmp_path_factory) -> PromptFormat:
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 1 << 20, "eos_token_id": 2}))
-    (folder / "chat_template.jinja").write_text(CHATML)
-    return PromptFormat.load(folder)
+    return PromptFormat.load(save_format(tmp_path_factory.mktemp("format")), context_window=1 << 20)
 
 
 def opened(

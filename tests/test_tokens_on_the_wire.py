@@ -1,6 +1,5 @@
 """Token events and refused content, on a real prompt: the script backend with a tokenizer."""
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -11,21 +10,12 @@ from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_prompt import PromptContext
 from tests.served import TWO_CALLS, open_served, pending
-from tests.tiny_tokenizer import CONTEXT_WINDOW, STOP_ID, save_tokenizer
-
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+from tests.tiny import STOP_ID, save_format
 
 
 @pytest.fixture
 def form(tmp_path: Path) -> PromptFormat:
-    save_tokenizer(tmp_path)
-    config = {"model_type": "llama", "max_position_embeddings": CONTEXT_WINDOW, "eos_token_id": STOP_ID}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|im_end|>"}))
-    return PromptFormat.load(tmp_path)
+    return PromptFormat.load(save_format(tmp_path))
 
 
 def text_of(form: PromptFormat, ids: list[int]) -> str:

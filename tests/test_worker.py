@@ -26,8 +26,8 @@ from engine.backends.frames import (
     encode,
 )
 from engine.backends.worker import parse_args, waiting
+from tests.tiny import STOP_ID, VOCAB_SIZE
 from tests.tiny_model import make_network, save_model
-from tests.tiny_tokenizer import STOP_ID, VOCAB_SIZE
 
 PROMPT = [int(id_) for id_ in np.random.default_rng(1).integers(3, 280, 600)]
 

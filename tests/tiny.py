@@ -1,4 +1,4 @@
-"""A model's folder for fast tests: a byte-level tokenizer of some 330 ids, a chat template, a configuration.
+"""A model's folder for fast tests: a byte-level tokenizer of some 300 ids, a chat template, a configuration.
 
 None of it needs torch; `tests.tiny_model` adds random weights.
 """
@@ -10,9 +10,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 STOP_ID = 2
+VOCAB_SIZE = 320  # larger than the tokenizer's, as padded vocabularies are
 CONTEXT_WINDOW = 4096
 TAGS = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>"]
-_CORPUS = ["hello world, the weather in Paris is fine", '{"name": "get_weather", "arguments": {"city": "Paris"}}']
+_CORPUS = ["hello world, the name of the tool is get_weather and its city is Paris", '{"name": "add", "arguments": {}}']
 
 # As SmolLM2's: any role, no tools.
 PLAIN = (
@@ -54,7 +55,7 @@ def make_tokenizer(*, tags: bool = False) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320,
+        vocab_size=300,
         special_tokens=SPECIALS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -65,10 +66,17 @@ def make_tokenizer(*, tags: bool = False) -> Tokenizer:
     return tokenizer
 
 
+def save_tokenizer(folder: Path, *, tags: bool = False) -> Path:
+    """Writes tokenizer.json; returns its path."""
+    file = folder / "tokenizer.json"
+    make_tokenizer(tags=tags).save(str(file))
+    return file
+
+
 def save_format(folder: Path, template: str = PLAIN, *, tags: bool = False) -> Path:
     """Writes all that a PromptFormat reads; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    make_tokenizer(tags=tags).save(str(folder / "tokenizer.json"))
+    save_tokenizer(folder, tags=tags)
     config = {"model_type": "llama", "max_position_embeddings": CONTEXT_WINDOW, "eos_token_id": STOP_ID}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "bos_token": "<|im_start|>"}))

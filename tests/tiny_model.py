@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.tiny_tokenizer import CONTEXT_WINDOW, STOP_ID, VOCAB_SIZE, save_tokenizer
+from tests.tiny import CONTEXT_WINDOW, STOP_ID, VOCAB_SIZE, save_tokenizer
 
 
 def make_network(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
