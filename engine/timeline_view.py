@@ -23,6 +23,8 @@ _STYLES: Final = {"thought": "dim", "message": "", "call": "cyan", "step": "dim"
 MAX_TEXT: Final = 300
 # Frames a second; deltas come much faster than anybody reads.
 REFRESH_HZ: Final = 12
+# Columns that a text gets however narrow the terminal is.
+MIN_WIDTH: Final = 20
 
 
 class View(Protocol):
@@ -125,36 +127,66 @@ class TimelineView:
     async def redraw(self) -> None:
         """Draw the open rows again and again, until cancelled."""
         while True:
-            self._update_region(refresh=True)
+            self._draw_region()
             await trio.sleep(1 / REFRESH_HZ)
 
-    def _update_region(self, *, refresh: bool) -> None:
+    def _draw_region(self) -> None:
         if self._live is not None:
-            rows = [styled(row, self._now_s(), max_text=MAX_TEXT) for row in self._timeline.open_rows]
-            self._live.update(Group(*rows), refresh=refresh)
+            rows = [self._styled(row, MAX_TEXT) for row in self._timeline.open_rows]
+            self._live.update(Group(*rows), refresh=True)
 
     def _print_finished(self) -> None:
-        # Printing draws the region again, which must not show what has just finished.
-        self._update_region(refresh=False)
-        for row in self._timeline.take_finished():
-            max_text = None if row.kind == "message" else MAX_TEXT
-            self._console.print(styled(row, self._now_s(), max_text=max_text), highlight=False, soft_wrap=True)
+        if not (rows := self._timeline.take_finished()):
+            return
+        # Printing draws the region again as it was, which must not show what has just finished.
+        self._draw_region()
+        for row in rows:
+            text = self._styled(row, None if row.kind == "message" else MAX_TEXT)
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+    def _styled(self, row: Row, max_text: int | None) -> Text:
+        # In a file a row is a line, whatever its length: it is there to be searched.
+        terminal = self._console if self._console.is_terminal else None
+        return styled(row, self._now_s(), max_text=max_text, terminal=terminal)
 
     def _now_s(self) -> float:
         return self._clock() - self._start_s
 
 
-def styled(row: Row, now_s: float, *, max_text: int | None) -> Text:
-    """A row as one line (more for a text with line breaks): when, what, how long.
+def styled(row: Row, now_s: float, *, max_text: int | None, terminal: Console | None = None) -> Text:
+    """A row: when (it ended or, while it is open, began), what, how long.
 
     Of a longer text than `max_text` an open row shows the end, where something happens, and a finished one the start.
+    With a terminal, lines are broken between words where it ends; all but the first begin where the text begins.
     """
-    style = "red" if row.is_error else _STYLES[row.kind]
-    text = Text.assemble((f"{row.start_s:7.2f} s ", "dim"), (f"{MARKS[row.kind]} ", style))
+    head = Text.assemble(
+        (f"{row.start_s + (row.duration_s or 0):7.2f} s ", "dim"), (f"{MARKS[row.kind]} ", _style(row))
+    )
+    first, *rest = _wrapped(_body(row, now_s, max_text), terminal, head.cell_len)
+    margin = Text(" " * head.cell_len)
+    return Text("\n").join([head + first, *(margin + line if line else line for line in rest)])
+
+
+def _wrapped(body: Text, terminal: Console | None, indent: int) -> Iterator[Text]:
+    if terminal is None:
+        yield from body.split("\n", allow_blank=True)
+        return
+    # Never into the last column: some terminals break a line that reaches it.
+    for line in body.wrap(terminal, max(terminal.width - 1 - indent, MIN_WIDTH), overflow="fold"):
+        line.rstrip()
+        yield line
+
+
+def _style(row: Row) -> str:
+    return "red" if row.is_error else _STYLES[row.kind]
+
+
+def _body(row: Row, now_s: float, max_text: int | None) -> Text:
+    text = Text()
     if row.title:
-        text.append(row.title, style)
+        text.append(row.title, _style(row))
         text.append(" = " if row.duration_s is not None else " …")
-    text.append(_shown(row, max_text), "red" if row.is_error else "" if row.kind == "call" else style)
+    text.append(_shown(row, max_text), "" if row.kind == "call" and not row.is_error else _style(row))
     if row.kind in ("call", "thought"):
         elapsed_s = now_s - row.start_s if row.duration_s is None else row.duration_s
         text.append(f"  {milliseconds(elapsed_s * 1000)}", "dim")
@@ -163,7 +195,7 @@ def styled(row: Row, now_s: float, *, max_text: int | None) -> Text:
 
 def _shown(row: Row, max_text: int | None) -> str:
     if max_text is None:
-        return row.text.replace("\n", "\n" + " " * 12)
+        return row.text.rstrip()
     text = " ".join(row.text.split())
     if len(text) <= max_text:
         return text

@@ -2,10 +2,12 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 import trio
+from rich.cells import cell_len
 from rich.console import Console
 
 from engine.client_driver import Retry
@@ -150,6 +152,18 @@ async def test_in_a_terminal_open_rows_are_redrawn_below(autojump_clock):
     assert "\x1b[" in file.getvalue()
 
 
+async def test_finished_row_is_not_shown_as_open_any_more(autojump_clock):
+    view, file = view_on(terminal=True)
+    with view.open_region():
+        view.call(CALL)
+        with trio.move_on_after(0.5):
+            await view.redraw()
+        view.answer(ToolOutcome(CALL, "42", False, 0.5))
+        view.retry(Retry(1, 0.2, ConnectionLost("gone")))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+    assert "look(n=1" not in shown.partition('look(n=1, at="sea") = 42')[2]
+
+
 def test_json_view_prints_one_object_a_line():
     file = io.StringIO()
     play(JsonView(file))
@@ -172,4 +186,73 @@ def test_long_text_shows_its_end_while_open_and_its_start_when_finished(duration
 
 
 def test_message_keeps_its_lines():
-    assert styled(Row("message", 0, text="a\nb", duration_s=1), 1, max_text=None).plain.splitlines()[1].strip() == "b"
+    line = styled(Row("message", 0, text="a\n\nb\n", duration_s=1), 1, max_text=None).plain
+    assert line == "   1.00 s » a\n\n            b"
+
+
+# --- narrow and wide terminals -------------------------------------------------------------------------------------
+
+
+def long_run(view: TimelineView) -> None:
+    """A run whose rows are longer than most terminals are wide, with a call that outlasts the rows after it."""
+    url = "https://example.org/" + "x" * 90
+    slow = ToolCall("c1", "fetch", json.dumps({"url": url}), Event())
+    view.call(slow)
+    view.call(CALL)
+    view.answer(ToolOutcome(CALL, "the tide is out and the boats lie on the sand " * 9, False, 0.5))
+    view.event(event("created"))
+    view.event(done(pending=[{"name": "fetch"}]))
+    view.answer(ToolOutcome(slow, "天気は晴れです" * 20, True, 0.5))
+    view.event(item("message", "added"))
+    view.event(event("output_text.delta", item_id="i_message", delta="Two paragraphs of " + "words " * 40 + "\nwith 𝔘"))
+    view.event(item("message", "done"))
+    view.end(RESULT)
+
+
+def shown_at(width: int, *, terminal: bool) -> list[str]:
+    """The lines that the long run leaves, without their colours; each look at the clock takes a tenth of a second."""
+    ticks = iter(range(10_000))
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=width)
+    view = TimelineView(console, clock=lambda: next(ticks) / 10)
+    long_run(view)
+    return re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_lines_fit_the_terminal_and_line_up(width):
+    lines = shown_at(width, terminal=True)
+    assert max(map(cell_len, lines)) < width
+    for line in lines:
+        assert re.match(r" *\d+\.\d\d s [·»→‖!■] \S| {12}\S", line), line
+        assert line == line.rstrip()
+    assert sum(line.startswith(" " * 12) for line in lines) >= 4
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_words_are_not_broken_and_none_is_lost(width):
+    wrapped = [line[12:] for line in shown_at(width, terminal=True)]
+    plain = [line[12:] for line in shown_at(width, terminal=False)]
+    assert "".join("".join(wrapped).split()) == "".join("".join(plain).split())
+    words = {"the", "tide", "boats", "prefilled),", "words", "completed"}
+    assert words <= {word for line in wrapped for word in line.split()}
+    assert all(
+        word in ("words", "Two", "paragraphs", "of") for line in wrapped if "words" in line for word in line.split()
+    )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_rows_come_in_the_order_of_their_times(width, terminal):
+    times = [float(line[:7]) for line in shown_at(width, terminal=terminal) if line[:8].strip()]
+    assert len(times) == 5
+    assert times == sorted(times)
+
+
+def test_row_in_a_file_is_one_line_however_long():
+    assert len(shown_at(60, terminal=False)) == 6  # the message has a line break of its own
+
+
+def test_terminal_too_narrow_for_anything_still_gets_the_text():
+    lines = shown_at(10, terminal=True)
+    assert {cell_len(line) for line in lines if line.startswith(" " * 12)} <= set(range(13, 12 + 20 + 1))
