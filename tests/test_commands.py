@@ -1,18 +1,26 @@
 """The commands: what the user typed and cannot be done is said in one sentence."""
 
+import io
+import re
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from rich.console import Console
 
+from engine.backends.scenario import resolve_scenario
+from engine.backends.script import ScriptBackend
 from engine.commands.backend import choose_backend
 from engine.commands.models import models_command
-from engine.commands.serve import UsageError, read_settings
-from engine.errors import RequestError
+from engine.commands.serve import Announcer, UsageError, read_settings
+from engine.errors import BackendError, RequestError
+from engine.server.app import serve
 from engine.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -81,14 +89,47 @@ def test_lines_to_be_copied_are_not_wrapped(
     assert f"  {folder.name}  {folder}" in capsys.readouterr().out.splitlines()
 
 
-def test_serve_prints_its_hint_in_one_line() -> None:
+def test_serve_prints_its_url_and_a_hint_and_says_when_it_is_ready() -> None:
     command = [sys.executable, "-m", "engine", "serve", "--port", "0", "--backend", "script:demo"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
+        assert server.stdout is not None and server.stderr is not None
         url = server.stdout.readline().split()[-1]
+        server.stdout.close()  # as a script does that wants nothing but the URL
+        said = [server.stderr.readline().rstrip("\n") for _ in range(3)]
         server.terminate()
-        _, said = server.communicate(timeout=30)
-    assert f"try: longloop run 'What is the weather in Paris?' --url {url}" in said.splitlines()
+        server.wait(30)
+    assert said[0] == f"try: longloop run 'What is the weather in Paris?' --url {url}"
+    readyz = url.replace("ws://", "http://").replace("/v1/responses", "/readyz")
+    assert said[2] == f"ready: runs are sampled at once; {readyz} answers 200"
+
+
+class Unloadable(ScriptBackend):
+    """A backend whose model cannot be loaded."""
+
+    async def wait_ready(self) -> None:
+        raise BackendError("The model could not be loaded: no [weights]")
+
+
+async def test_serve_says_why_it_is_not_ready_and_serves_on(capsys: pytest.CaptureFixture[str]) -> None:
+    said = io.StringIO()
+    announcer, told = Announcer("::1", Console(file=said)), trio.Event()
+
+    def on_ready(failure: BackendError | None) -> None:
+        announcer.ready(failure)
+        told.set()
+
+    backend = Unloadable([resolve_scenario("demo")])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(serve, backend, Settings(port=0), on_listening=announcer.listening, on_ready=on_ready)
+        )
+        with trio.fail_after(5):
+            await told.wait()
+        nursery.cancel_scope.cancel()
+    assert re.search(
+        r"^not ready: The model .*: no \[weights\]; http://\[::1\]:\d+/readyz answers 503$", said.getvalue(), re.M
+    )
+    assert re.fullmatch(r"longloop listens on ws://\[::1\]:\d+/v1/responses\n", capsys.readouterr().out)
 
 
 def test_version_and_defaults_are_told() -> None:

@@ -195,6 +195,9 @@ class Backend(Protocol):
     def is_ready(self) -> bool:
         """Whether a sequence opened now would be sampled without waiting for a model to load."""
 
+    async def wait_ready(self) -> None:
+        """Wait until `is_ready`. Raises BackendError with the reason when the model could not be loaded."""
+
     def models(self) -> list[ModelInfo]:
         """The models it serves; the first is the default."""
 

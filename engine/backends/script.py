@@ -54,6 +54,9 @@ class ScriptBackend:
     def is_ready(self) -> bool:
         return True
 
+    async def wait_ready(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     def models(self) -> list[ModelInfo]:
         """`script:<name>`, owned by `script`. `created` is 0: they have no date."""
         return [ModelInfo(model, 0, owned_by="script") for model in self._scenarios]

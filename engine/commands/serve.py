@@ -7,16 +7,18 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import trio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from engine.commands.backend import choose_backend
-from engine.errors import EngineError
+from engine.errors import BackendError, EngineError
 from engine.server.app import serve
 from engine.settings import Settings, load
 
@@ -80,7 +82,8 @@ def serve_command(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(stderr=True)
     try:
-        trio.run(_serve, settings, console)
+        backend, announcer = choose_backend(settings, Stages(console).report), Announcer(settings.host, console)
+        trio.run(partial(serve, backend, settings, on_listening=announcer.listening, on_ready=announcer.ready))
     except* (EngineError, ValueError) as group:
         raise UsageError(str(_leaf(group))) from group
     except* OSError as group:
@@ -117,12 +120,30 @@ class Stages:
         self._console.print(f"[dim]{stage}: {fifth * 20} %[/]" if fifth else f"[dim]{stage}[/]", soft_wrap=True)
 
 
-async def _serve(settings: Settings, console: Console) -> None:
-    async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve, choose_backend(settings, Stages(console).report), settings)
-        url = f"ws://{settings.host}:{port}/v1/responses"
-        # On stdout and alone on its line, so that scripts can read it.
+class Announcer:
+    """Says where the server listens, what to try, and when the model is there."""
+
+    def __init__(self, host: str, console: Console) -> None:
+        self._host = f"[{host}]" if ":" in host else host
+        self._console = console
+        self._readiness_url = ""
+
+    def listening(self, port: int) -> None:
+        """Connections are taken; the model may still be loading."""
+        self._readiness_url = f"http://{self._host}:{port}/readyz"
+        url = f"ws://{self._host}:{port}/v1/responses"
+        # On stdout and alone there, so that scripts can read it and then close their end.
         print(f"longloop listens on {url}", flush=True)
-        # Not wrapped: it is there to be copied.
-        console.print(f"[dim]try:[/] longloop run 'What is the weather in Paris?' --url {url}", soft_wrap=True)
-        console.print("[dim]stop with Ctrl-C; paused runs end, running steps get time to finish[/]", soft_wrap=True)
+        self._say(f"[dim]try:[/] longloop run 'What is the weather in Paris?' --url {url}")
+        self._say("[dim]stop with Ctrl-C; paused runs end, running steps get time to finish[/]")
+
+    def ready(self, failure: BackendError | None) -> None:
+        """Runs are sampled at once from now on; or the model could not be loaded."""
+        if failure is None:
+            self._say(f"[dim]ready: runs are sampled at once; {self._readiness_url} answers 200[/]")
+        else:
+            self._say(f"not ready: {escape(failure.message)}; {self._readiness_url} answers 503")
+
+    def _say(self, line: str) -> None:
+        # Not wrapped: URLs are there to be copied.
+        self._console.print(line, soft_wrap=True)

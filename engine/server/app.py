@@ -6,7 +6,7 @@ let connections flush and close them; leaving the blocks is the whole shutdown.
 
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ from ipaddress import ip_address
 import trio
 
 from engine.backends.base import Backend
-from engine.errors import ServerError
+from engine.errors import BackendError, ServerError
 from engine.responses import Responses
 from engine.server.access import Admission
 from engine.server.exchange import Answer, Head, error_answer
@@ -80,10 +80,13 @@ async def serve(
     open_backend: AbstractAsyncContextManager[Backend],
     settings: Settings,
     *,
-    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    on_listening: Callable[[int], None],
+    on_ready: Callable[[BackendError | None], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Reports the port it listens on through `task_status`.
+    """Serve until SIGTERM or SIGINT.
 
+    on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
+    waiting for a model to load, or with what has kept one from loading.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken.
     """
     _check_host(settings)
@@ -92,13 +95,25 @@ async def serve(
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                task_status.started(listeners[0].socket.getsockname()[1])
-                await _wait_for(signals)
+                on_listening(listeners[0].socket.getsockname()[1])
+                async with trio.open_nursery() as loading:
+                    loading.start_soon(_report_ready, backend, on_ready)
+                    await _wait_for(signals)
+                    loading.cancel_scope.cancel("the server stops")
                 listening.cancel("the server stops")
                 async with trio.open_nursery() as stopping:
                     stopping.start_soon(_cut_short, signals, connections.cancel_scope, stopping.cancel_scope)
                     await app.drain()
                     stopping.cancel_scope.cancel("drained")
+
+
+async def _report_ready(backend: Backend, on_ready: Callable[[BackendError | None], None]) -> None:
+    try:
+        await backend.wait_ready()
+    except BackendError as error:
+        on_ready(error)
+    else:
+        on_ready(None)
 
 
 async def _cut_short(signals: AsyncIterator[int], connections: trio.CancelScope, draining: trio.CancelScope) -> None:
