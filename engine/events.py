@@ -62,6 +62,8 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | UnsetType = UNSET
+    prompt_cache_options: dict[str, str] | UnsetType = UNSET
     user: str | None = None
     usage: Usage | None = None
     run_usage: Usage | UnsetType = UNSET

@@ -1,66 +1,18 @@
-"""What a client may send: one struct per frame type, decoded strictly where it matters and leniently elsewhere.
-
-Unknown fields are ignored. `null` is accepted wherever a field is optional. Wrong types, missing fields and values out
-of range raise a RequestError that names the field by its JSON path.
-"""
+"""What a client may send over a socket: one struct per frame type, decoded as parameters.py says."""
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from engine.backends.base import ToolChoice
 from engine.errors import RequestError
-from engine.items import invalid_json
-from engine.toolspec import Tool
-
-Input = str | list[msgspec.Raw]
-Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-# JSON knows integers of any size; what goes on to a worker or an index has 64 bits, and JavaScript's exact ones 53.
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
-Metadata = Annotated[
-    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
-    msgspec.Meta(max_length=16),
-]
+from engine.json_input import check_depth, decode_json
+from engine.parameters import Input, Parameters
 
 
-class Reasoning(msgspec.Struct, frozen=True):
-    effort: str | None = None
-    summary: str | None = None
+class Create(Parameters, frozen=True, kw_only=True, tag_field="type", tag="response.create"):
+    """`response.create`: start a run. `keep_open` and `resumable` are extensions of ours."""
 
-
-class Create(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.create"):
-    """`response.create`: start a run."""
-
-    model: str | None = None
-    input: Input | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
-    prompt: Any = None
-    tools: list[msgspec.Raw] | None = None
-    tool_choice: msgspec.Raw = msgspec.Raw(b"null")
-    parallel_tool_calls: bool | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    top_p: Probability | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    max_output_tokens: Positive | None = None
-    max_tool_calls: Positive | None = None
-    seed: Natural | None = None
-    reasoning: Reasoning | None = None
-    text: dict[str, Any] | None = None
-    include: list[str] | None = None
-    metadata: Metadata | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    user: str | None = None
     generate: bool | None = None
     keep_open: bool | None = None
     resumable: bool | None = None
@@ -119,8 +71,6 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "response.processed": msgspec.json.Decoder(Processed),
 }
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
 class FrameError(RequestError):
@@ -131,23 +81,17 @@ def decode_frame(data: bytes, *, max_depth: int) -> ClientFrame:
     """The client frame in `data` (UTF-8 JSON). Raises FrameError, which knows the lane to answer on."""
     stream_id: str | None = None
     try:
-        _check_depth(data, max_depth)
-        head = _HEAD.decode(data)
+        check_depth(data, max_depth)
+        head = decode_json(data, _HEAD, max_depth)
         stream_id = _check_stream_id(head.stream_id)
-        kind = head.type if isinstance(head.type, str) else _TYPED.decode(data).type
+        kind = head.type if isinstance(head.type, str) else decode_json(data, _TYPED, max_depth).type
         decoder = _DECODERS.get(kind)
         if decoder is None:
             raise RequestError(f"Unknown event type '{kind}'.", param="type", code="unknown_event_type")
-        frame: ClientFrame = decoder.decode(data)
+        frame: ClientFrame = decode_json(data, decoder, max_depth)
         return frame
     except RequestError as error:
         raise _on_lane(error, stream_id) from error
-    except RecursionError as error:
-        raise _on_lane(_too_deep(max_depth), stream_id) from error
-    except UnicodeDecodeError as error:
-        raise _on_lane(RequestError("The frame is not valid UTF-8.", code="invalid_json"), stream_id) from error
-    except msgspec.DecodeError as error:
-        raise _on_lane(invalid_json(error), stream_id) from error
 
 
 def _on_lane(error: RequestError, stream_id: str | None) -> FrameError:
@@ -168,64 +112,3 @@ def _check_stream_id(stream_id: Any) -> str | None:
             code="invalid_stream_id",
         )
     return stream_id
-
-
-def _check_depth(data: bytes, max_depth: int) -> None:
-    """Refuse JSON nested deeper than `max_depth`, before any parser recurses into it.
-
-    Few brackets cannot nest deep, so most frames cost two counts; the others one pass at some 100 MB/s.
-    """
-    if data.count(b"[") + data.count(b"{") <= max_depth:
-        return
-    depth = 0
-    for bracket in _BRACKETS.findall(_STRING.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        if depth > max_depth:
-            raise _too_deep(max_depth)
-
-
-def _too_deep(max_depth: int) -> RequestError:
-    return RequestError(f"The frame is nested deeper than {max_depth} levels.", code="json_too_deep")
-
-
-# --- tool_choice -------------------------------------------------------------------------------------------------
-
-
-class _NamedChoice(msgspec.Struct):
-    type: str
-    name: str | None = None
-    mode: Literal["auto", "required"] = "auto"
-    tools: list[dict[str, Any]] = []
-
-
-_CHOICE: Final = msgspec.json.Decoder(Literal["none", "auto", "required"] | _NamedChoice | None)
-
-
-def decode_tool_choice(raw: msgspec.Raw, tools: list[Tool]) -> ToolChoice:
-    """The step's tool choice; absent and null mean auto. Raises RequestError naming `tool_choice…`."""
-    try:
-        choice = _CHOICE.decode(raw)
-    except msgspec.DecodeError as error:
-        raise invalid_json(error).at("tool_choice") from error
-    if not isinstance(choice, _NamedChoice):
-        if choice == "required" and not tools:
-            raise RequestError("'required' needs at least one tool.", param="tool_choice")
-        return ToolChoice(choice or "auto")
-    if choice.type == "allowed_tools":
-        names = frozenset(_known(entry, tools, f"tool_choice.tools[{i}]") for i, entry in enumerate(choice.tools))
-        if choice.mode == "required" and not names:
-            raise RequestError("'required' needs at least one tool.", param="tool_choice.tools")
-        return ToolChoice(choice.mode, names)
-    name = _known({"type": choice.type, "name": choice.name}, tools, "tool_choice")
-    return ToolChoice("required", frozenset({name}), is_named=True)
-
-
-def _known(entry: dict[str, Any], tools: list[Tool], param: str) -> str:
-    """The name of the offered tool that an entry means: by name, or by kind for tools that have none."""
-    name = entry.get("name") or entry.get("type")
-    if name == "computer_use_preview":
-        name = "computer"
-    for tool in tools:
-        if tool.name == name:
-            return tool.name
-    raise RequestError(f"Tool '{name}' is not among the tools of this response.", param=f"{param}.name")

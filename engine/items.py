@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.content import ComputerScreenshot, Content, ReasoningText, SummaryText, Value
 from engine.errors import RequestError
+from engine.json_input import invalid_json
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -273,23 +274,6 @@ def decode_items(raws: list[msgspec.Raw], *, param: str = "input") -> list[Item]
         except RequestError as error:
             raise error.at(f"{param}[{index}]") from error
     return items
-
-
-def invalid_json(error: msgspec.DecodeError) -> RequestError:
-    """A decoding error as ours: msgspec writes `message - at `$.a[0].b``, which becomes message and param.
-
-    For a wrong key it writes `message - at `key` in `$.a``: the object is named, since keys are no JSON path.
-    """
-    message, _, path = str(error).partition(" - at `")
-    path = path.removeprefix("key` in `")
-    param = path.rstrip("`").removeprefix("$").removeprefix(".").removeprefix("[...]") or None
-    missing = "missing required field" in message
-    if missing:
-        field = message.split("`")[1]
-        param = f"{param}.{field}" if param else field
-    is_schema = isinstance(error, msgspec.ValidationError)
-    code = "missing_required_parameter" if missing else "invalid_type" if is_schema else "invalid_json"
-    return RequestError(message.rstrip(".") + ".", param=param, code=code)
 
 
 # --- questions about items ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from engine.errors import RequestError
-from engine.items import invalid_json
+from engine.json_input import invalid_json
 
 ToolKind = Literal["function", "custom", "local_shell", "shell", "apply_patch", "computer", "tool_search"]
 
@@ -84,6 +84,12 @@ _BUILT_IN_KINDS: Final[dict[str, ToolKind]] = {
     "computer_use_preview": "computer",
     "tool_search": "tool_search",
 }
+_KINDS: Final[dict[str, ToolKind]] = {"function": "function", "custom": "custom", **_BUILT_IN_KINDS}
+
+
+def kind_of(type_: str) -> ToolKind | None:
+    """The kind of client tool that a wire `type` means; None for one that is not ours to run."""
+    return _KINDS.get(type_)
 
 
 def decode_tools(raws: list[msgspec.Raw], *, refuse_unknown: bool = False) -> tuple[list[Tool], list[SkippedTool]]:

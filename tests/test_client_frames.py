@@ -3,13 +3,10 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
-from engine.backends.base import ToolChoice
-from engine.errors import RequestError
-from engine.frames import Append, Cancel, Create, FrameError, Processed, Resume, decode_frame, decode_tool_choice
-from engine.toolspec import decode_tools
+from engine.frames import Append, Cancel, Create, FrameError, Processed, Resume, decode_frame
+from engine.parameters import Text
 
 MISSING = "missing_required_parameter"
 DEPTH = 16
@@ -66,7 +63,7 @@ def test_codex_create_is_accepted() -> None:  # P6
         "gpt",
         "be good",
         None,
-        {"verbosity": "low"},
+        Text(verbosity="low"),
     )
 
 
@@ -88,26 +85,9 @@ def test_null_counts_as_absent_for_every_optional_field_of_create() -> None:  # 
         ({"type": "response.append", "input": None}, "input", "invalid_type"),
         ({"type": "response.append", "input": 7}, "input", "invalid_type"),
         ({"type": "response.resume"}, "response_id", MISSING),
-        ({"type": "response.resume", "response_id": "r", "starting_after": -2}, "starting_after", "invalid_type"),
-        ({"type": "response.resume", "response_id": "r", "starting_after": 10**30}, "starting_after", "invalid_type"),
+        ({"type": "response.resume", "response_id": "r", "starting_after": -2}, "starting_after", "invalid_value"),
+        ({"type": "response.resume", "response_id": "r", "starting_after": 10**30}, "starting_after", "invalid_value"),
         ({"type": "response.cancel", "response_id": 7}, "response_id", "invalid_type"),
-        ({"type": "response.create", "temperature": 2.1}, "temperature", "invalid_type"),
-        ({"type": "response.create", "top_p": -0.1}, "top_p", "invalid_type"),
-        ({"type": "response.create", "presence_penalty": 3}, "presence_penalty", "invalid_type"),
-        ({"type": "response.create", "frequency_penalty": -3}, "frequency_penalty", "invalid_type"),
-        ({"type": "response.create", "top_logprobs": 21}, "top_logprobs", "invalid_type"),
-        ({"type": "response.create", "max_output_tokens": 0}, "max_output_tokens", "invalid_type"),
-        ({"type": "response.create", "max_output_tokens": 10**30}, "max_output_tokens", "invalid_type"),
-        ({"type": "response.create", "max_tool_calls": 0}, "max_tool_calls", "invalid_type"),
-        ({"type": "response.create", "seed": 10**30}, "seed", "invalid_type"),
-        ({"type": "response.create", "seed": -1}, "seed", "invalid_type"),
-        ({"type": "response.create", "seed": 1.5}, "seed", "invalid_type"),
-        ({"type": "response.create", "reasoning": {"effort": 5}}, "reasoning.effort", "invalid_type"),
-        ({"type": "response.create", "truncation": "much"}, "truncation", "invalid_type"),
-        ({"type": "response.create", "include": [1]}, "include[0]", "invalid_type"),
-        ({"type": "response.create", "metadata": {"k" * 65: "v"}}, "metadata", "invalid_type"),
-        ({"type": "response.create", "metadata": {"k": "v" * 513}}, "metadata[...]", "invalid_type"),
-        ({"type": "response.create", "metadata": {str(i): "" for i in range(17)}}, "metadata", "invalid_type"),
         ([], None, "invalid_type"),
         (b"", None, "invalid_json"),
         (b"{", None, "invalid_json"),
@@ -180,83 +160,3 @@ def test_parser_that_runs_out_of_stack_is_a_refusal() -> None:
     with pytest.raises(FrameError) as caught:
         decode_frame(nested(200_000), max_depth=1_000_000)
     assert caught.value.code == "json_too_deep"
-
-
-# --- tool_choice -------------------------------------------------------------------------------------------------
-
-TOOLS, _ = decode_tools(
-    [
-        msgspec.Raw(json.dumps(tool).encode())
-        for tool in (
-            {"type": "function", "name": "f"},
-            {"type": "custom", "name": "c"},
-            {"type": "local_shell"},
-            {"type": "computer_use_preview"},
-        )
-    ]
-)
-
-
-def choose(value: Any, tools: Any = TOOLS) -> ToolChoice:
-    return decode_tool_choice(msgspec.Raw(json.dumps(value).encode()), tools)
-
-
-@pytest.mark.parametrize(
-    ("value", "choice"),
-    [
-        (None, ToolChoice()),
-        ("auto", ToolChoice("auto")),
-        ("none", ToolChoice("none")),
-        ("required", ToolChoice("required")),
-        ({"type": "function", "name": "f"}, ToolChoice("required", frozenset({"f"}), is_named=True)),
-        ({"type": "custom", "name": "c"}, ToolChoice("required", frozenset({"c"}), is_named=True)),
-        ({"type": "local_shell"}, ToolChoice("required", frozenset({"local_shell"}), is_named=True)),
-        ({"type": "computer_use_preview"}, ToolChoice("required", frozenset({"computer"}), is_named=True)),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "function", "name": "f"}, {"type": "local_shell"}],
-            },
-            ToolChoice("auto", frozenset({"f", "local_shell"})),
-        ),
-        (
-            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "c"}]},
-            ToolChoice("required", frozenset({"c"})),
-        ),
-        ({"type": "allowed_tools", "mode": "auto", "tools": []}, ToolChoice("auto", frozenset())),
-    ],
-)
-def test_tool_choice(value: Any, choice: ToolChoice) -> None:
-    assert choose(value) == choice
-
-
-@pytest.mark.parametrize(
-    ("value", "param"),
-    [
-        ("sometimes", "tool_choice"),
-        (5, "tool_choice"),
-        ({}, "tool_choice.type"),
-        ({"type": "function", "name": "g"}, "tool_choice.name"),
-        ({"type": "function"}, "tool_choice.name"),
-        ({"type": "web_search"}, "tool_choice.name"),
-        ({"type": "allowed_tools", "mode": "never", "tools": []}, "tool_choice.mode"),
-        (
-            {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}, {"name": "g"}]},
-            "tool_choice.tools[1].name",
-        ),
-        ({"type": "allowed_tools", "tools": [{}]}, "tool_choice.tools[0].name"),
-        ({"type": "allowed_tools", "tools": [5]}, "tool_choice.tools[0]"),
-        ({"type": "allowed_tools", "mode": "required", "tools": []}, "tool_choice.tools"),
-    ],
-)
-def test_tool_choice_that_cannot_be_kept_is_refused_by_its_path(value: Any, param: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        choose(value)
-    assert caught.value.param == param
-
-
-def test_required_needs_a_tool() -> None:
-    with pytest.raises(RequestError) as caught:
-        choose("required", [])
-    assert caught.value.param == "tool_choice"

@@ -28,7 +28,8 @@ LAYERS: dict[str, str] = {
         backends/worker backends/model backends/ragged backends/convert
     """,
     "pure machines": """
-        session response answers writer calls log folded scaffold request frames
+        session response answers writer calls log folded scaffold request echo frames bodies parameters
+        tool_choice
         backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
         backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
         backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary
@@ -38,7 +39,7 @@ LAYERS: dict[str, str] = {
     """,
     "values": """
         __init__ backends backends/base backends/constraint
-        errors content items events usage tokens toolspec settings clock trace docstrings sealing keyfile
+        errors json_input content items events usage tokens toolspec settings clock trace docstrings sealing keyfile
     """,
 }
 PURE = ("pure machines", "values")

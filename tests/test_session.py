@@ -200,7 +200,7 @@ def test_frames_that_start_nothing_make_no_lane(frame: str) -> None:
 
 def test_max_json_depth_is_reached() -> None:
     peer = Peer(Settings(max_json_depth=4))
-    peer.send("create", text={"format": {"a": {}}})
+    peer.send("create", metadata=None, prompt={"a": {"b": {}}})
     assert peer.refuses("create", text={"format": {"a": {"b": {}}}}).code == "json_too_deep"
 
 
