@@ -9,6 +9,7 @@ A growing output may come in parts (`status: "in_progress"`, `offset` in charact
 up to what is new, a gap is refused with the offset that is due.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -65,8 +66,10 @@ class Batch:
 class Answers:
     """Open calls in call order, and the digests of what answered the earlier ones."""
 
-    def __init__(self, max_output_chars: int) -> None:
+    def __init__(self, max_output_chars: int, before: "Answers | None" = None) -> None:
+        """before: those of the run that this one goes on from. They stay as they are, since others may go on, too."""
         self.open: dict[str, OpenCall] = {}
+        self._before = before
         self._digests: dict[str, bytes] = {}
         self._own_ids: set[str] = set()
         self._own_texts: set[bytes] = set()
@@ -100,6 +103,46 @@ class Answers:
         self.open.clear()
         return outputs
 
+    def answered(self, answers: dict[str, Answer]) -> None:
+        """Remember what answered the calls of the run before, by their keys."""
+        self._digests.update((key, _digest(answer)) for key, answer in answers.items())
+
+    # --- what was before ---
+
+    def has_answer(self, key: str, answer: Answer) -> bool:
+        """Whether a call that is closed has been answered just so. Raises RequestError when it was otherwise."""
+        digest = self._digest_of(key)
+        if digest is not None and digest != _digest(answer):
+            raise second_answer(key)
+        return digest is not None
+
+    def made_id(self, own: str) -> bool:
+        """Whether the model made the item with this id, here or before."""
+        return any(own in layer._own_ids for layer in self._layers())
+
+    def is_echo(self, item: Item) -> bool:
+        """Whether the client sent back one of our own items, as Codex before 0.100 does."""
+        if isinstance(item, Reasoning):
+            return True
+        if (own := item_id(item)) and self.made_id(own):
+            return True
+        if isinstance(item, Message) and item.role == "assistant":
+            return _digest_text(text_of(item.content)) in self._own_texts
+        if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
+            key = call_key(item)
+            return key in self.open or self._digest_of(key) is not None
+        return False
+
+    def _layers(self) -> "Iterator[Answers]":
+        """These and those before. Walked only for what is unknown here, so the usual turn does not pay for it."""
+        layer: Answers | None = self
+        while layer is not None:
+            yield layer
+            layer = layer._before
+
+    def _digest_of(self, key: str) -> bytes | None:
+        return next((layer._digests[key] for layer in self._layers() if key in layer._digests), None)
+
     # --- the client's side ---
 
     def check(self, items: list[Item]) -> Batch:
@@ -120,7 +163,7 @@ class Answers:
 
         Raises RequestError, with a path from `input` on, for an output of a call that it never made.
         """
-        batch = self.check([item for item in items if isinstance(item, Answer) or not self._is_echo(item)])
+        batch = self.check([item for item in items if isinstance(item, Answer) or not self.is_echo(item)])
         assert not batch.answers  # nothing is open any more, so an answer is a repeated one or was refused
         return list(batch.messages)
 
@@ -140,25 +183,12 @@ class Answers:
             batch.messages.append(item)
         elif isinstance(item, Answer):
             self._check_answer(item, batch)
-        elif not self._is_echo(item):
+        elif not self.is_echo(item):
             raise RequestError(
                 f"Item of type '{type_of(item)}' cannot be appended; tool outputs and user, developer or system "
                 "messages can.",
                 param="type",
             )
-
-    def _is_echo(self, item: Item) -> bool:
-        """Whether the client sent back one of our own items, as Codex before 0.100 does."""
-        if isinstance(item, Reasoning):
-            return True
-        if (own := item_id(item)) and own in self._own_ids:
-            return True
-        if isinstance(item, Message) and item.role == "assistant":
-            return _digest_text(text_of(item.content)) in self._own_texts
-        if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
-            key = call_key(item)
-            return key in self.open or key in self._digests
-        return False
 
     def _check_answer(self, answer: Answer, batch: Batch) -> None:
         key = answer_key(answer)
@@ -168,7 +198,7 @@ class Answers:
         if entry is None:
             self._check_repeat(key, answer, batch)
             return
-        _check_type(entry.call, answer)
+        check_type(entry.call, answer)
         if isinstance(answer, Streamable) and _is_part(answer):
             self._check_part(key, entry, answer, batch)
             return
@@ -182,21 +212,19 @@ class Answers:
         earlier = batch.answers.get(key) or entry.answer
         if earlier is None:
             batch.answers[key] = answer
-        elif _digest(earlier) == _digest(answer):
+        elif same_answer(earlier, answer):
             batch.repeated.append(key)
         else:
-            raise _second_answer(key)
+            raise second_answer(key)
 
     def _check_repeat(self, key: str, answer: Answer, batch: Batch) -> None:
-        digest = self._digests.get(key)
+        digest = self._digest_of(key)
         if digest is None:
-            raise RequestError(
-                f"No tool call found for function call output with call_id {key}.", param=_key_field(answer)
-            )
+            raise no_call_found(key, answer)
         # Only whole answers can be told apart by now; a part was sent before the answer was complete: a resend.
         is_whole = not _is_part(answer) or _is_last_from_start(answer)
         if is_whole and digest != _digest(answer):
-            raise _second_answer(key)
+            raise second_answer(key)
         batch.repeated.append(key)
 
     def _check_part(self, key: str, entry: OpenCall, answer: Streamable, batch: Batch) -> None:
@@ -225,16 +253,17 @@ class Answers:
     def _check_part_of_settled(self, key: str, settled: Answer, part: Streamable, batch: Batch) -> None:
         whole = settled.output if isinstance(settled, Streamable) else None
         if not (isinstance(whole, str) and isinstance(part.output, str)):
-            raise _second_answer(key)
+            raise second_answer(key)
         start = _offset(part)
         is_last = part.status != "in_progress"
         ends_right = not is_last or start + len(part.output) == len(whole)
         if not (ends_right and whole.startswith(part.output, start)):
-            raise _second_answer(key)
+            raise second_answer(key)
         batch.repeated.append(key)
 
 
-def _check_type(call: Call, answer: Answer) -> None:
+def check_type(call: Call, answer: Answer) -> None:
+    """Raises RequestError when a call of this kind is answered by another kind of item."""
     expected = ANSWER_TYPES[type_of(call)]
     if type_of(answer) not in expected:
         raise RequestError(
@@ -277,7 +306,18 @@ def _join(text: str, part: Streamable) -> str:
     raise RequestError("The part differs from what was sent before at the same offset.", param="output")
 
 
-def _second_answer(key: str) -> RequestError:
+def same_answer(one: Answer, other: Answer) -> bool:
+    """Whether two answers say the same."""
+    return _digest(one) == _digest(other)
+
+
+def no_call_found(key: str, answer: Answer) -> RequestError:
+    """The error of an output whose call is unknown."""
+    return RequestError(f"No tool call found for function call output with call_id {key}.", param=_key_field(answer))
+
+
+def second_answer(key: str) -> RequestError:
+    """The error of a second, different answer to a call."""
     return RequestError(f"Call {key} has been answered already, with another output.", param="call_id")
 
 

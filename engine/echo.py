@@ -16,6 +16,7 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         created_at=0,
         status="in_progress",
         model=asked.model or default_model,
+        previous_response_id=asked.previous_response_id,
         instructions=asked.instructions,
         # Copies, because a Raw keeps the whole frame it came from alive.
         tools=[tool.copy() for tool in asked.tools or []],

@@ -120,6 +120,12 @@ class ResponseDone(_Event, tag="response.done", frozen=True):
     response: Pause
 
 
+class ResponseInjected(_Event, tag="response.inject.created", frozen=True):
+    """What the client injected has been taken in."""
+
+    response_id: str
+
+
 class ResponseCompleted(_Event, tag="response.completed", frozen=True):
     response: ResponseObject
 
@@ -240,6 +246,7 @@ Event = (
     ResponseCreated
     | ResponseInProgress
     | ResponseDone
+    | ResponseInjected
     | ResponseCompleted
     | ResponseIncomplete
     | ResponseFailed

@@ -28,6 +28,14 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     stream_id: str | None = None
 
 
+class Inject(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.inject"):
+    """`response.inject`: what `response.append` is, under the beta's name and with the run's id."""
+
+    response_id: str
+    input: Input
+    stream_id: str | None = None
+
+
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.cancel"):
     """`response.cancel`: end the open run of a lane."""
 
@@ -49,7 +57,7 @@ class Processed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     stream_id: str | None = None
 
 
-ClientFrame = Create | Append | Cancel | Resume | Processed
+ClientFrame = Create | Append | Inject | Cancel | Resume | Processed
 
 
 class _Head(msgspec.Struct):
@@ -66,6 +74,7 @@ _TYPED: Final = msgspec.json.Decoder(_Typed)
 _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "response.create": msgspec.json.Decoder(Create),
     "response.append": msgspec.json.Decoder(Append),
+    "response.inject": msgspec.json.Decoder(Inject),
     "response.cancel": msgspec.json.Decoder(Cancel),
     "response.resume": msgspec.json.Decoder(Resume),
     "response.processed": msgspec.json.Decoder(Processed),

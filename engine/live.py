@@ -14,8 +14,9 @@ from engine.backends.base import Extension, Sequence
 from engine.clock import wall_clock
 from engine.errors import RequestError
 from engine.events import TERMINAL_TYPES, Event
-from engine.response import Reason, Response, Status
+from engine.response import Response
 from engine.settings import Settings
+from engine.status import Reason, Status
 
 
 class Cursor:
@@ -184,8 +185,8 @@ class Live:
 
     @property
     def can_continue(self) -> bool:
-        """Whether another run may go on from this one: it has completed, and its sequence is still its own."""
-        return self.response.status is Status.COMPLETED and not self._is_closed
+        """Whether another run may go on from this one's sequence: it came to its end undisturbed, and still has it."""
+        return self.response.ended_by_itself and not self._is_closed
 
     def hand_over(self) -> Sequence:
         """The sequence, for the one run that goes on from this one."""

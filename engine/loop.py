@@ -13,8 +13,8 @@ from engine.backends.base import Extension, StepEnd
 from engine.clock import now_ms, wall_clock
 from engine.errors import BackendError, EngineError, RequestError, ServerError
 from engine.live import Live
-from engine.response import Status
 from engine.settings import Settings
+from engine.status import Status
 from engine.usage import Timing, count_usage
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """A request for a run checked and resolved: what the run is asked to do."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +17,8 @@ from engine.settings import Settings
 from engine.tool_choice import decode_tool_choice
 from engine.toolspec import SkippedTool, Tool, decode_tools
 
+Lifecycle = Literal["append", "inject", "chain", "stateless"]
+
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a run needs from its client. `echo` is the response object's unchanging part."""
@@ -32,6 +34,17 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     generate: bool = True
     wants_tokens: bool = False
     compact_threshold: int | None = None
+    lifecycle: Lifecycle = "append"
+
+    @property
+    def keeps_items(self) -> bool:
+        """Whether another run may need this one's items; in the append lifecycle its tokens are enough."""
+        return self.lifecycle != "append"
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The run that this one goes on from."""
+        return self.echo.previous_response_id
 
     def spec(self, response_id: str) -> RunSpec:
         """The part of it that a backend sees."""
@@ -69,14 +82,17 @@ def read_append(frame: Append, tools: list[Tool], settings: Settings) -> tuple[l
     return read_input(frame.input, settings), choice
 
 
-def read_create(frame: Create, *, default_model: str, settings: Settings) -> RunRequest:
+def read_create(
+    frame: Create, *, default_model: str, settings: Settings, lifecycle: Lifecycle = "append"
+) -> RunRequest:
     """The run that a create frame asks for. Raises RequestError naming the field."""
     if frame.background:  # a run in the background is one that is read by HTTP
         raise unsupported("background")
     asked = _read(frame, default_model, settings, generate=frame.generate is not False)
     keep_open = settings.keep_open if frame.keep_open is None else frame.keep_open
-    echo = msgspec.structs.replace(asked.echo, keep_open=keep_open, resumable=bool(frame.resumable))
-    return msgspec.structs.replace(asked, echo=echo)
+    can_stay_open = lifecycle in ("append", "inject")
+    echo = msgspec.structs.replace(asked.echo, keep_open=keep_open and can_stay_open, resumable=bool(frame.resumable))
+    return msgspec.structs.replace(asked, echo=echo, lifecycle=lifecycle)
 
 
 def read_create_body(body: CreateBody, *, default_model: str, settings: Settings) -> RunRequest:
@@ -85,17 +101,11 @@ def read_create_body(body: CreateBody, *, default_model: str, settings: Settings
         raise RequestError("'stream_options' is possible only with 'stream'.", param="stream_options")
     if body.background and body.store is False:
         raise RequestError("A response in the background has to be stored.", param="background")
-    return _read(body, default_model, settings)
+    return msgspec.structs.replace(_read(body, default_model, settings), lifecycle="stateless")
 
 
 def _read(asked: Parameters, default_model: str, settings: Settings, *, generate: bool = True) -> RunRequest:
     refuse_unsupported(asked)
-    if asked.previous_response_id is not None:
-        raise RequestError(
-            f"Previous response with id '{asked.previous_response_id}' not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
     generate = generate and not asked.is_prewarm
     items = _items(asked, settings, generate=generate)
     tools, skipped = _tools(asked, settings)
@@ -118,7 +128,7 @@ def _items(asked: Parameters, settings: Settings, *, generate: bool) -> list[Ite
     if asked.input is None:
         raise RequestError("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
     items = read_input(asked.input, settings)
-    if not items and generate and asked.instructions is None:
+    if not items and generate and asked.instructions is None and asked.previous_response_id is None:
         raise RequestError("The input is empty.", param="input")
     return items
 

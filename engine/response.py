@@ -15,8 +15,7 @@ step; what ends a run while nobody samples is logged as *unsolicited*, to be rea
 that waits at a pause.
 """
 
-from enum import Enum
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -43,44 +42,21 @@ from engine.events import (
     ResponseDone,
     ResponseFailed,
     ResponseIncomplete,
+    ResponseInjected,
     ResponseInProgress,
     ResponseObject,
     ResponseTokens,
     TimingReport,
 )
-from engine.items import Item, Message
+from engine.history import Round
+from engine.items import Item, ItemStatus, Message
 from engine.log import EventLog
 from engine.request import RunRequest
 from engine.settings import Settings
+from engine.status import Reason, Status
 from engine.tokens import Span
 from engine.usage import Timing, Usage, rounded
 from engine.writer import ItemWriter, MintId
-
-Reason = Literal[
-    "superseded",
-    "cancelled",
-    "append_timeout",
-    "idle_timeout",
-    "server_shutdown",
-    "connection_lost",
-    "context_length_exceeded",
-]
-
-
-class Status(Enum):
-    """Where a run stands."""
-
-    IN_PROGRESS = "in_progress"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    INCOMPLETE = "incomplete"
-    FAILED = "failed"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the run can still go on."""
-        return self in (Status.IN_PROGRESS, Status.PAUSED)
-
 
 FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
     Status.COMPLETED: ResponseCompleted,
@@ -92,7 +68,16 @@ FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
 class Response:
     """One run. `log` holds everything a reader may see; `output` the finished items."""
 
-    def __init__(self, response_id: str, request: RunRequest, settings: Settings, mint_id: MintId, now: float) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        request: RunRequest,
+        settings: Settings,
+        mint_id: MintId,
+        now: float,
+        before: "Response | None" = None,
+    ) -> None:
+        """before: the run that this one goes on from."""
         self.id = response_id
         self.request = request
         self.status = Status.IN_PROGRESS
@@ -100,9 +85,14 @@ class Response:
         self.run_usage = Usage()
         self.run_timing = Timing()
         self.num_steps = 0
+        self._is_step_whole = False
         self.unsolicited_from: int | None = None
-        self._answers = Answers(settings.max_streamed_output_chars)
+        self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
         self._writer = ItemWriter(self.log, mint_id, self._answers.made)
+        self.round: Round | None = None
+        if request.keeps_items:
+            self.round = Round(before.round if before else None, request.items)
+        self._num_recorded = 0  # finished items that are in a round
         self._messages: list[Message] = []
         self._created_at = int(now)
         self._usage: Usage | None = None
@@ -122,6 +112,21 @@ class Response:
     def output(self) -> list[Item]:
         """The finished items of the whole run."""
         return self._writer.output
+
+    @property
+    def answers(self) -> Answers:
+        """Its calls and what answered them, for a run that goes on from it."""
+        return self._answers
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it is over and nothing cut it short, so that its last step is whole."""
+        return not self.is_open and self._is_step_whole
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another run may go on from this one: it has come to an end that its items can follow."""
+        return self.status in (Status.COMPLETED, Status.INCOMPLETE)
 
     @property
     def num_sampled(self) -> int:
@@ -182,9 +187,10 @@ class Response:
     def end_step(self, end: StepEnd, timing: Timing, now: float) -> None:
         """Close the step: pause, finish, or stay IN_PROGRESS because all that it needs has arrived already."""
         self._expect_in_progress()
-        self._writer.close("completed" if end.reason == "stop" else "incomplete")
+        self._close_item("completed" if end.reason == "stop" else "incomplete")
         self._log_joined()
         self.num_steps += 1
+        self._is_step_whole = True
         self._usage = end.usage
         self.run_usage += end.usage
         self.add_timing(timing)
@@ -192,7 +198,7 @@ class Response:
             self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
         elif self._answers.open or self._messages:
             if self._answers.unanswered():
-                self._pause()
+                self._stop_for_calls(now)
         elif self.request.echo.keep_open:
             self._pause()
         else:
@@ -206,6 +212,7 @@ class Response:
     def complete_without_sampling(self, usage: Usage, timing: Timing, now: float) -> None:
         """End a run that was only to be prepared (`generate: false`)."""
         self._expect_in_progress()
+        self._is_step_whole = True
         self._usage = usage
         self.run_usage += usage
         self.add_timing(timing)
@@ -216,6 +223,8 @@ class Response:
         self._expect_in_progress()
         items: list[Item] = [*self._answers.take(), *self._messages]
         self._messages = []
+        if self.round is not None:
+            self.round = Round(self.round, items)
         self._choice, self._next_choice = self._next_choice or self._choice, None
         return items
 
@@ -230,7 +239,7 @@ class Response:
             return
         if reason != "cancelled":
             self._mark_unsolicited()
-        self._writer.close("incomplete")
+        self._close_item("incomplete")
         self._forget_step()
         self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
 
@@ -239,7 +248,7 @@ class Response:
         if not self.is_open:
             return
         self._mark_unsolicited()
-        self._writer.close("incomplete")
+        self._close_item("incomplete")
         self._forget_step()
         self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
 
@@ -263,6 +272,8 @@ class Response:
             raise ValueError(f"response {self.id} is {self.status.value}")
         self._answers.commit(batch)
         self._messages += batch.messages
+        if self.request.lifecycle == "inject":
+            self.log.append(ResponseInjected(sequence_number=self.log.next, response_id=self.id))
         if choice is not None:
             self._next_choice = choice
         has_new = bool(self._answers.open or self._messages)
@@ -301,9 +312,25 @@ class Response:
         if spans:
             self.log.append(ResponseTokens(sequence_number=self.log.next, response_id=self.id, spans=spans))
 
+    def _close_item(self, status: ItemStatus) -> None:
+        self._writer.close(status)
+        self._is_step_whole = False
+        if self.round is not None:
+            self.round.made += self._writer.finished[self._num_recorded :]
+            self._num_recorded = len(self._writer.finished)
+
+    def _stop_for_calls(self, now: float) -> None:
+        """The client is to answer: as an answer to this run, or with a run that goes on from it."""
+        if self.request.lifecycle in ("append", "inject"):
+            self._pause()
+        else:
+            self._finish(Status.COMPLETED, now)
+
     def _pause(self) -> None:
         assert self._usage is not None and self._timing is not msgspec.UNSET
         self.status = Status.PAUSED
+        if self.request.lifecycle == "inject":  # its clients know from the call that it is their turn
+            return
         pause = Pause(
             id=self.id,
             usage=self._usage,

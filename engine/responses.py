@@ -2,13 +2,15 @@
 
 import logging
 import secrets
+from dataclasses import dataclass, field
 
 import msgspec
 import trio
 
 from engine import loop
-from engine.backends.base import Backend, Extension, Sequence, ToolChoice
+from engine.backends.base import Backend, Extension, RunSpec, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
+from engine.continuation import check_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.items import Item
 from engine.live import Live
@@ -30,6 +32,27 @@ class Appended(msgspec.Struct, frozen=True):
 
     answered: list[str]
     still_pending: list[str]
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run that another one goes on from, and its sequence if that is still here.
+
+    is_own: the new run takes the earlier one's place, so it may take over the sequence, too.
+    """
+
+    response: Response
+    live: Live | None = None
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A sequence, the earlier items that it has yet to be given, and whose it still is."""
+
+    sequence: Sequence
+    earlier: list[Item] = field(default_factory=list)
+    taken_from: Live | None = None
 
 
 class Responses:
@@ -54,16 +77,34 @@ class Responses:
 
     # --- starting ---
 
-    async def create(self, request: RunRequest, principal: str) -> Live:
-        """Start a run. Raises RequestError (nothing was started) for input that the model cannot take."""
+    async def create(self, request: RunRequest, principal: str, before: Before | None = None) -> Live:
+        """Start a run, perhaps one that goes on from another (`before`).
+
+        Raises RequestError (nothing was started) for input that the model cannot take or that does not fit the run
+        before it.
+        """
+        self._admit(principal)
+        checked = check_input(request.items, before.response.answers if before else None)
+        given, request = request.items, msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
-        sequence = self.backend.open_sequence(request.spec(response_id))
+        opened = self._open_sequence(request, response_id, before)
         try:
-            extension = await self._prepare_run(request, principal, sequence)
+            extension = await _prepare(opened.sequence, [*opened.earlier, *checked.items], given)
+            self._admit(principal)  # preparing may have waited for a thread; the door may have closed meanwhile
+            if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
+                raise RequestError("The input is empty.", param="input")
+            if opened.taken_from is not None:
+                _check_can_continue(opened.taken_from)  # another lane may have been quicker
+                opened.taken_from.hand_over()
         except BaseException:
-            sequence.close()
+            if opened.taken_from is None:
+                opened.sequence.close()
             raise
-        return self._start(response_id, request, principal, sequence, extension)
+        response = Response(
+            response_id, request, self._settings, mint_id, wall_clock(), before.response if before else None
+        )
+        response.answers.answered(checked.answered)
+        return self._start(response, principal, opened.sequence, extension)
 
     async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
         """Start a run that goes on from a completed one, with its settings, tokens and KV cache.
@@ -71,36 +112,39 @@ class Responses:
         Raises RequestError, after which the completed run can still be continued, and NotFound when another run has
         done so.
         """
-        before = previous.response
+        _check_can_continue(previous)
+        ended = previous.response
         request = msgspec.structs.replace(
-            before.request,
+            ended.request,
             items=items,
-            tool_choice=choice or before.step_spec().tool_choice,
-            echo=msgspec.structs.replace(before.request.echo, previous_response_id=before.id),
+            tool_choice=choice or ended.step_spec().tool_choice,
+            echo=msgspec.structs.replace(ended.request.echo, previous_response_id=ended.id),
             generate=True,
         )
-        _check_can_continue(previous)
-        extension = await self._prepare_run(request, previous.principal, previous.sequence)
-        _check_can_continue(previous)  # another lane may have been quicker
-        return self._start(mint_id("resp"), request, previous.principal, previous.hand_over(), extension)
+        return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
 
-    async def _prepare_run(self, request: RunRequest, principal: str, sequence: Sequence) -> Extension:
-        self._admit(principal)
-        extension = await _prepare(sequence, request.items, request.items)
-        # Preparing may have waited for a thread; the door may have closed meanwhile.
-        self._admit(principal)
-        return extension
+    def _open_sequence(self, request: RunRequest, response_id: str, before: Before | None) -> "_Opened":
+        """A sequence that holds, or is to be given, everything before the new items.
 
-    def _start(
-        self, response_id: str, request: RunRequest, principal: str, sequence: Sequence, extension: Extension
-    ) -> Live:
+        Under the same settings the earlier run's own sequence goes on; under others, everything is rendered anew.
+        """
+        spec = request.spec(response_id)
+        live = before.live if before else None
+        if before and live and before.is_own and live.can_continue and _is_same(live.response.request, request):
+            return _Opened(live.sequence, taken_from=live)
+        if before is None:
+            return _Opened(self.backend.open_sequence(spec))
+        if before.response.round is None:
+            raise previous_not_found(before.response.id)
+        return _Opened(self.backend.open_sequence(spec), before.response.round.items())
+
+    def _start(self, response: Response, principal: str, sequence: Sequence, extension: Extension) -> Live:
         sequence.commit(extension)
-        response = Response(response_id, request, self._settings, mint_id, wall_clock())
         response.start()
         live = Live(response, sequence, self._settings, principal)
         live.hold()  # released when its task ends, which is when nobody can find it any more
-        self._lives[response_id] = live
-        self._nursery.start_soon(self._carry, live, loop.times_of(extension), name=response_id)
+        self._lives[response.id] = live
+        self._nursery.start_soon(self._carry, live, loop.times_of(extension), name=response.id)
         return live
 
     def _admit(self, principal: str) -> None:
@@ -180,6 +224,24 @@ class Responses:
 
     def _has_open(self) -> bool:
         return any(live.response.is_open for live in self._lives.values())
+
+
+def previous_not_found(response_id: str) -> RequestError:
+    """The error of an id that cannot be gone on from; clients know it by its code and send everything again."""
+    return RequestError(
+        f"Previous response with id '{response_id}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def _is_same(one: RunRequest, other: RunRequest) -> bool:
+    """Whether a sequence opened for one request serves the other: all but its length limit is the same."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(request: RunRequest) -> RunSpec:
+    return msgspec.structs.replace(request.spec(""), max_output_tokens=None)
 
 
 def _check_can_continue(previous: Live) -> None:

@@ -7,10 +7,14 @@ one, and queues creates while that one samples. What a frame means depends on wh
 |--------|------------------------------------------|-----------|-----------------|-------------------------|
 | create | start                                    | queue     | queue           | supersede, then start   |
 | append | go on from a completed run, or not found | not found | append (early)  | append                  |
+| inject | not found                                | not found | append (early)  | append                  |
 | cancel | not found                                | not found | cancel          | cancel                  |
 | resume | read                                     | refuse    | refuse, unless it is that run             ||
 
 When a place is free, the create that came first over all lanes that could start takes it.
+Appends belong to the append lifecycle, injects to the inject lifecycle. In the chain lifecycle no run ever pauses; its
+creates name the run that they go on from, which each lane remembers until another takes its place (`remembered`).
+
 Nothing here waits and nothing here sends; the driver (server/websocket.py) does.
 """
 
@@ -18,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from engine.errors import NotFound, RequestError
-from engine.frames import Append, Cancel, ClientFrame, Create, Processed, Resume, decode_frame
-from engine.response import Response, Status
-from engine.settings import Settings
+from engine.frames import Append, Cancel, ClientFrame, Create, Inject, Processed, Resume, decode_frame
+from engine.response import Response
+from engine.settings import LifecycleName, Settings
+from engine.status import Status
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,14 @@ class AppendTo:
 
     response: Response
     frame: Append
+
+
+@dataclass(frozen=True)
+class InjectInto:
+    """Append to the run that the frame names, None when it has ended or is not here."""
+
+    response: Response | None
+    frame: Inject
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ class Nothing:
     """The frame was taken in; there is nothing to do now."""
 
 
-Command = StartRun | AppendTo | ContinueFrom | CancelRun | ResumeRun | Nothing
+Command = StartRun | AppendTo | InjectInto | ContinueFrom | CancelRun | ResumeRun | Nothing
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,8 @@ class Lane:
 class Session:
     """The lanes of one connection and what its client may do with them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lifecycle: LifecycleName = "append") -> None:
+        self.lifecycle = lifecycle
         self.lanes: dict[str | None, Lane] = {}
         self._settings = settings
         self._num_waited = 0
@@ -152,6 +166,8 @@ class Session:
                 return self._create(frame, received_ms)
             case Append():
                 return self._append(frame)
+            case Inject():
+                return self._inject(frame)
             case Cancel():
                 return self._cancel(frame)
             case Resume():
@@ -160,6 +176,15 @@ class Session:
                 return Nothing()
             case _:
                 assert_never(frame)
+
+    def remembered(self, response_id: str) -> list[str | None]:
+        """The lanes whose last run this is."""
+        return [name for name, lane in self.lanes.items() if lane.response and lane.response.id == response_id]
+
+    def forget(self, stream_id: str | None) -> None:
+        """A run that went on from the lane's last one has failed: nothing may go on from that any more."""
+        lane = self.lanes[stream_id]
+        lane.response = lane.reader = None
 
     def forget_unused(self, stream_id: str | None) -> None:
         """Drop a lane that has nothing on it, so that a frame which failed uses up none."""
@@ -201,6 +226,7 @@ class Session:
         return Nothing()
 
     def _append(self, frame: Append) -> Command:
+        self._expect_lifecycle("append", "response.append")
         response = self._current(frame.stream_id, frame.response_id)
         if response.is_open:
             return AppendTo(response, frame)
@@ -208,6 +234,21 @@ class Session:
         if response.status is Status.COMPLETED and not lane.queue and not lane.has_unread:
             return ContinueFrom(response, frame)
         raise _not_found(response.id)
+
+    def _inject(self, frame: Inject) -> Command:
+        self._expect_lifecycle("inject", "response.inject")
+        lane = self.lanes.get(frame.stream_id)
+        response = lane.response if lane else None
+        is_there = response is not None and response.id == frame.response_id
+        return InjectInto(response if is_there else None, frame)
+
+    def _expect_lifecycle(self, lifecycle: LifecycleName, frame_type: str) -> None:
+        if self.lifecycle != lifecycle:
+            raise RequestError(
+                f"'{frame_type}' belongs to the lifecycle {lifecycle}; this connection speaks {self.lifecycle}.",
+                param="type",
+                code="wrong_lifecycle",
+            )
 
     def _cancel(self, frame: Cancel) -> Command:
         lane = self.lanes.get(frame.stream_id)

@@ -13,7 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 
-LifecycleName = Literal["append"]
+LifecycleName = Literal["append", "chain", "inject"]
 
 
 class Settings(BaseSettings):
@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
     tokenizer: str = Field("", description="tokenizer of the script backend: `default`, a folder, or none (estimates)")
     token_cache: bool = Field(True, description="false: the script backend renders the history each turn (benches)")
-    lifecycle: LifecycleName = Field("append", description="lifecycle of connections that name none")
+    lifecycle: LifecycleName = Field("chain", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
 

@@ -39,7 +39,7 @@ class ItemWriter:
     """The items of one run; `on_item` is told of each that is finished."""
 
     def __init__(self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None]) -> None:
-        self._finished: list[FoldedItem | Call] = []
+        self.finished: list[FoldedItem | Call] = []
         self._log = log
         self._mint_id = mint_id
         self._on_item = on_item
@@ -50,7 +50,7 @@ class ItemWriter:
     @property
     def output(self) -> list[Item]:
         """The finished items."""
-        return [entry.item() if isinstance(entry, FoldedItem) else entry for entry in self._finished]
+        return [entry.item() if isinstance(entry, FoldedItem) else entry for entry in self.finished]
 
     def text(self, text: str) -> None:
         """A piece of the model's message."""
@@ -70,7 +70,7 @@ class ItemWriter:
         kind: type[FunctionCallScaffold | CustomToolCallScaffold]
         kind = FunctionCallScaffold if start.type == "function_call" else CustomToolCallScaffold
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
-        self._open(kind(len(self._finished), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
+        self._open(kind(len(self.finished), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
 
     def call_text(self, text: str) -> None:
         """A piece of the call's arguments or input."""
@@ -99,7 +99,7 @@ class ItemWriter:
         for event in streaming.scaffold.tail(self._log.next, folded.text, status):
             self._log.append(event)
         self._log.fold(folded, streaming.first)
-        self._finished.append(folded)
+        self.finished.append(folded)
         item = folded.item()
         self._on_item(item)
         return item
@@ -111,7 +111,7 @@ class ItemWriter:
         streaming = self._streaming
         if streaming is None or not isinstance(streaming.scaffold, kind):
             self.close("completed")
-            streaming = self._open(kind(len(self._finished), self._mint_id(prefix)))
+            streaming = self._open(kind(len(self.finished), self._mint_id(prefix)))
         self._feed(streaming, text)
 
     def _expect_no_call(self) -> None:
@@ -132,12 +132,12 @@ class ItemWriter:
         """Log a call of a kind whose item comes at once."""
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
         call = build_call(start, "".join(self._call_text), item_id=item_id, call_id=call_id)
-        index, log = len(self._finished), self._log
+        index, log = len(self.finished), self._log
         log.append(OutputItemAdded(sequence_number=log.next, output_index=index, item=call))
         if isinstance(call, ShellCall):
             self._log_commands(call, index)
         log.append(OutputItemDone(sequence_number=log.next, output_index=index, item=call))
-        self._finished.append(call)
+        self.finished.append(call)
         self._on_item(call)
         return call
 

@@ -101,8 +101,9 @@ class Served:
 async def open_served(
     scenario: str = TWO_CALLS, backend: Backend | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    """A server that plays `scenario`, in this task's process, without sockets."""
+    """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise."""
     backend = backend or ScriptBackend([parse_scenario(scenario)])
+    settings.setdefault("lifecycle", "append")
     async with open_app(backend, Settings(**settings)) as app, trio.open_nursery() as nursery:
         yield Served(app, nursery)
         nursery.cancel_scope.cancel()

@@ -124,38 +124,41 @@ def test_without_a_bearer_key_the_principal_is_local(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "beta"),
+    ("target", "beta", "lifecycle"),
     [
-        ("/v1/responses", None),
-        ("/v1/responses", ""),
-        ("/v1/responses", "responses_websockets=2026-02-04"),
-        ("/v1/responses", "other=1, Responses_WebSockets=2026-02-04"),
-        ("/v1/responses", "something_else=v9"),
-        ("/v1/responses", "responses_websockets=2026-02-06,responses_websockets=2026-02-04"),
-        ("/v1/responses?lifecycle=append", None),
-        ("/v1/responses?lifecycle=responses_websockets%3D2026-02-04", None),
-        ("/v1/responses?x=1&lifecycle=append", "responses_websockets=2026-02-06"),
+        ("/v1/responses", None, "chain"),
+        ("/v1/responses", "", "chain"),
+        ("/v1/responses", "something_else=v9", "chain"),
+        ("/v1/responses", "responses_websockets=2026-02-06", "chain"),
+        ("/v1/responses", "responses_websockets=2026-02-04", "append"),
+        ("/v1/responses", "other=1, Responses_WebSockets=2026-02-04", "append"),
+        ("/v1/responses", "responses_websockets=2026-02-06,responses_websockets=2026-02-04", "chain"),
+        ("/v1/responses", "responses_websockets=2030-01-01,responses_websockets=2026-02-04", "append"),
+        ("/v1/responses", "x=1,responses_multi_agent=v1", "inject"),
+        ("/v1/responses?lifecycle=append", None, "append"),
+        ("/v1/responses?lifecycle=chain", "responses_websockets=2026-02-04", "chain"),
+        ("/v1/responses?lifecycle=inject", None, "inject"),
+        ("/v1/responses?lifecycle=responses_websockets%3D2026-02-04", None, "append"),
+        ("/v1/responses?x=1&lifecycle=append", "responses_websockets=2026-02-06", "append"),
     ],
 )
-def test_the_append_lifecycle_is_chosen(target: str, beta: str | None) -> None:  # P1
+def test_the_lifecycle_is_chosen_by_query_then_header_then_setting(  # P1
+    target: str, beta: str | None, lifecycle: str
+) -> None:
     headers = [("openai-beta", beta)] if beta is not None else []
-    assert admit(head(*headers, target=target), Settings()) == Admission("local", "append", wants_timing=False)
+    assert admit(head(*headers, target=target), Settings()) == Admission("local", lifecycle, wants_timing=False)
 
 
-@pytest.mark.parametrize(
-    "beta", ["responses_websockets=2026-02-06", "responses_websockets=2030-01-01", "x=1,responses_multi_agent=v1"]
-)
-def test_a_beta_header_of_another_lifecycle_gets_426(beta: str) -> None:  # P1
-    with pytest.raises(RequestError, match="2026-02-04") as caught:
-        admit(head(("openai-beta", beta)), Settings())
+def test_the_setting_is_for_connections_that_name_no_lifecycle() -> None:  # P1
+    settings = Settings(lifecycle="append")
+    assert admit(head(), settings).lifecycle == "append"
+    assert admit(head(("openai-beta", "responses_websockets=2026-02-06")), settings).lifecycle == "chain"
+
+
+def test_a_beta_header_of_another_date_gets_426() -> None:  # P1
+    with pytest.raises(RequestError, match="2030-01-01") as caught:
+        admit(head(("openai-beta", "responses_websockets=2030-01-01")), Settings())
     assert (caught.value.status, caught.value.code) == (426, "unsupported_lifecycle")
-
-
-@pytest.mark.parametrize("name", ["chain", "inject", "responses_websockets=2026-02-06"])
-def test_a_queried_lifecycle_that_is_not_there_yet_gets_400(name: str) -> None:  # P1
-    with pytest.raises(RequestError, match="lifecycle=append") as caught:
-        admit(head(target=f"/v1/responses?lifecycle={name}"), Settings())
-    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_lifecycle", "lifecycle")
 
 
 @pytest.mark.parametrize("query", ["lifecycle=loop", "lifecycle=", "lifecycle", "lifecycle=append&lifecycle=append"])

@@ -224,7 +224,7 @@ async def test_a_skipped_body_that_is_too_large_ends_the_connection(autojump_clo
         (b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\n\r\n", 426),
         (HANDSHAKE.replace(b"n: 13", b"n: 8"), 426),
         (HANDSHAKE.replace(b"/v1/responses", b"/elsewhere"), 404),
-        (HANDSHAKE.replace(b"/v1/responses", b"/v1/responses?lifecycle=chain"), 400),
+        (HANDSHAKE.replace(b"/v1/responses", b"/v1/responses?lifecycle=loop"), 400),
     ],
 )
 async def test_the_real_routes_refuse_and_the_connection_stays(

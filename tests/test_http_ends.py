@@ -222,7 +222,7 @@ async def test_the_hand_off_replays_exactly_what_came_since_the_request_began(
             await client.send_eof()
             await read_all(client)
         assert upgraded.wire == HANDSHAKE + b"frames", f"cut at {cut}"
-        assert upgraded.admission == Admission("local", "append")
+        assert upgraded.admission == Admission("local", "chain")
 
 
 async def test_the_stream_is_closed_after_the_upgrade_even_if_it_fails(autojump_clock: MockClock) -> None:
@@ -257,7 +257,7 @@ async def test_a_real_websocket_client_shakes_hands_and_talks(
         padding = [(b"x-padding", b"x" * num_head_bytes)]  # longer than wsproto takes in pieces (16 KiB)
         websocket = await wrap_client_stream(nursery, client, "localhost", "/v1/responses", extra_headers=padding)
         await websocket.send_message("hello")
-        assert await websocket.get_message() == "append: hello"
+        assert await websocket.get_message() == "chain: hello"
         await websocket.aclose()
 
 

@@ -16,8 +16,8 @@ LAYERS: dict[str, str] = {
         commands/serve timeline timeline_view toolfile
         bench bench/machine bench/memory bench/peers bench/processes bench/stream bench/turn
         client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
-        server server/access server/app server/exchange server/frame_stream server/http server/routes server/timing
-        server/websocket
+        server server/access server/app server/exchange server/frame_stream server/heartbeat server/http
+        server/lanes server/routes server/timing server/websocket
     """,
     "responses": "responses",
     "loop": "loop",
@@ -28,8 +28,8 @@ LAYERS: dict[str, str] = {
         backends/worker backends/model backends/ragged backends/convert
     """,
     "pure machines": """
-        session response answers writer calls log folded scaffold request echo frames bodies parameters
-        tool_choice
+        session response answers continuation history writer calls log folded scaffold
+        request echo frames bodies parameters tool_choice
         backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
         backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
         backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary
@@ -39,7 +39,8 @@ LAYERS: dict[str, str] = {
     """,
     "values": """
         __init__ backends backends/base backends/constraint
-        errors json_input content items events usage tokens toolspec settings clock trace docstrings sealing keyfile
+        errors json_input status content items events usage tokens toolspec settings
+        clock trace docstrings sealing keyfile
     """,
 }
 PURE = ("pure machines", "values")

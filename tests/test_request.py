@@ -135,7 +135,6 @@ def test_include_and_generate() -> None:
         ({"input": None}, "input", "missing_required_parameter"),
         ({"input": []}, "input", "invalid_value"),
         ({"input": [{"type": "nonsense"}]}, "input[0].type", "invalid_value"),
-        ({"previous_response_id": "resp_x"}, "previous_response_id", "previous_response_not_found"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
     ],
@@ -145,19 +144,10 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
     assert (error.param, error.code, error.status) == (param, code, 400)
 
 
-def test_unknown_previous_response_is_said_as_openai_says_it() -> None:
-    # can1357/oh-my-pi#925, experientiallabs/experiential#706: clients compare code and text byte for byte.
-    error = refusal(previous_response_id="resp_abc")
-    assert error.body() == {
-        "type": "invalid_request_error",
-        "code": "previous_response_not_found",
-        "message": "Previous response with id 'resp_abc' not found.",
-        "param": "previous_response_id",
-    }
-
-
-@pytest.mark.parametrize("fields", [{"generate": False}, {"instructions": "say something"}])
-def test_empty_input_is_enough_to_warm_up_or_when_there_are_instructions(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"generate": False}, {"instructions": "say something"}, {"previous_response_id": "resp_1"}]
+)
+def test_empty_input_is_enough_when_something_else_is_there(fields: dict[str, Any]) -> None:
     assert request(input=[], **fields).items == []
 
 

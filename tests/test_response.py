@@ -12,8 +12,9 @@ from engine.backends.base import CallDelta, CallEnd, CallStart, ReasoningDelta, 
 from engine.errors import BackendError, NotFound, RequestError, ServerError
 from engine.items import Item, decode_item, encode_item
 from engine.log import EventsExpired
-from engine.response import Reason, Response, Status
+from engine.response import Response
 from engine.settings import Settings
+from engine.status import Reason, Status
 from engine.tokens import Span
 from engine.usage import Timing, Usage, count_usage
 from tests.machines import (

@@ -137,10 +137,10 @@ def test_access_is_decided_before_anything_else(request_: Head) -> None:
 
 
 def test_a_sound_handshake_is_admitted() -> None:
-    assert respond(handshake(), SERVICE, Settings()) == Admission("local", "append")
+    assert respond(handshake(), SERVICE, Settings()) == Admission("local", "chain")
     assert respond(handshake("/v1/responses?lifecycle=append"), SERVICE, Settings()) == Admission("local", "append")
     assert respond(handshake(upgrade="WebSocket", content_length="0"), SERVICE, Settings()) == Admission(
-        "local", "append"
+        "local", "chain"
     )
 
 
@@ -194,8 +194,8 @@ def test_what_is_no_handshake_at_all_is_a_plain_get(request_: Head) -> None:
 
 
 def test_a_lifecycle_that_is_not_served_is_refused_before_the_handshake() -> None:
-    assert error(handshake("/v1/responses?lifecycle=chain")) == (400, "unsupported_lifecycle")
-    assert error(handshake(openai_beta="responses_websockets=2026-02-06")) == (426, "unsupported_lifecycle")
+    assert error(handshake("/v1/responses?lifecycle=loop")) == (400, "invalid_value")
+    assert error(handshake(openai_beta="responses_websockets=2030-01-01")) == (426, "unsupported_lifecycle")
 
 
 # --- values ------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from engine.errors import NotFound, RequestError
 from engine.frames import FrameError
-from engine.response import Status
 from engine.session import AppendTo, CancelRun, Command, ContinueFrom, Nothing, ResumeRun, Session, StartRun
 from engine.settings import Settings
+from engine.status import Status
 from tests.machines import NOW, SETTINGS, WEATHER, Run, call, frozen, output, stop
 
 MS = 5.0

@@ -22,10 +22,15 @@ _PRINCIPAL_CHARS: Final = 32  # 128 bits: no two keys will ever meet
 _AUTHORITY: Final = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?")
 _WILDCARDS: Final = ("0.0.0.0", "::", "")
 
-_SUPPORTED: Final[dict[str, LifecycleName]] = {"append": "append", "responses_websockets=2026-02-04": "append"}
-_PLANNED_NAMES: Final = ("chain", "inject")
-_PLANNED_TOKENS: Final = ("responses_websockets=2026-02-06", "responses_multi_agent=v1")
-_SUPPORTED_TEXT: Final = "Supported: `?lifecycle=append` or `OpenAI-Beta: responses_websockets=2026-02-04`."
+_LIFECYCLES: Final[dict[str, LifecycleName]] = {
+    "append": "append",
+    "chain": "chain",
+    "inject": "inject",
+    "responses_websockets=2026-02-04": "append",
+    "responses_websockets=2026-02-06": "chain",
+    "responses_multi_agent=v1": "inject",
+}
+_SUPPORTED_TEXT: Final = "There are append, chain and inject."
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -115,12 +120,9 @@ def _lifecycle(head: Head, settings: Settings) -> LifecycleName:
 
 
 def _lifecycle_named(name: str) -> LifecycleName:
-    if name in _SUPPORTED:
-        return _SUPPORTED[name]
-    if name in _PLANNED_NAMES or name in _PLANNED_TOKENS:
-        message = f"The lifecycle '{name}' is not supported yet. {_SUPPORTED_TEXT}"
-        raise RequestError(message, param="lifecycle", code="unsupported_lifecycle")
-    raise RequestError(f"Unknown lifecycle '{name}'. {_SUPPORTED_TEXT}", param="lifecycle")
+    if name not in _LIFECYCLES:
+        raise RequestError(f"Unknown lifecycle '{name}'. {_SUPPORTED_TEXT}", param="lifecycle")
+    return _LIFECYCLES[name]
 
 
 def _lifecycle_of_beta(tokens: list[str]) -> LifecycleName | None:
@@ -129,11 +131,11 @@ def _lifecycle_of_beta(tokens: list[str]) -> LifecycleName | None:
     Raises RequestError with status 426: the only one on which Codex goes over to HTTP at once.
     """
     for token in tokens:
-        if token in _SUPPORTED:
-            return _SUPPORTED[token]
+        if "=" in token and token in _LIFECYCLES:
+            return _LIFECYCLES[token]
     for token in tokens:
         # Another date is another design of the same family; its client would wait for what we never send.
-        if token in _PLANNED_TOKENS or token.startswith("responses_websockets="):
-            message = f"`OpenAI-Beta: {token}` is not supported yet. {_SUPPORTED_TEXT}"
+        if token.startswith("responses_websockets="):
+            message = f"`OpenAI-Beta: {token}` is not supported. {_SUPPORTED_TEXT}"
             raise RequestError(message, status=426, code="unsupported_lifecycle")
     return None

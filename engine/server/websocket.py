@@ -17,17 +17,20 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
 from engine.clock import now_ms
-from engine.errors import EngineError, RequestError, ServerError
+from engine.errors import EngineError, NotFound, RequestError, ServerError
 from engine.events import encode_event, encode_frame, with_lane
-from engine.frames import Append
+from engine.frames import Append, Inject
 from engine.items import Answer, answer_key
 from engine.live import Cursor, Live, is_terminal
-from engine.request import read_append, read_create
+from engine.request import read_append, read_create, read_input
+from engine.response import Response
 from engine.responses import Appended, Responses
 from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
+from engine.server.heartbeat import Ending, wait_end
+from engine.server.lanes import Lanes
 from engine.server.timing import timing_frame
-from engine.session import AppendTo, CancelRun, Command, ContinueFrom, Nothing, ResumeRun, Session, StartRun
+from engine.session import AppendTo, CancelRun, Command, ContinueFrom, InjectInto, Nothing, ResumeRun, Session, StartRun
 from engine.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ log = logging.getLogger(__name__)
 _FIRST_BATCH = 2  # events in the first segment after a rest, so that the first does not wait for the others' encoding
 _BATCH = 16  # events of one lane before the next lane's turn, and in one segment; guessed, not measured
 _RECEIVE_BUFFER = 1 << 16
+_CLOSE_CODES = {Ending.STOPPING: 1012, Ending.TOO_OLD: 1001, Ending.SILENT: 1011}
 
 
 async def serve_websocket(
@@ -81,9 +85,8 @@ class Connection:
         self._responses = responses
         self._settings = settings
         self._closing = closing
-        self._session = Session(settings)
-        self._lives: dict[str | None, Live] = {}
-        self._cursors: dict[str | None, Cursor] = {}
+        self._session = Session(settings, admission.lifecycle)
+        self._lanes = Lanes(self._session, self._wake_writer)
         self._wake = trio.Event()
         self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
         self._close_code = (1000, "")
@@ -97,7 +100,7 @@ class Connection:
                     nursery.start_soon(self._until_closed, task)
                 await self._until_closed(self._read)
         finally:
-            self._detach_all()
+            self._lanes.let_go()
             with trio.move_on_after(self._settings.close_timeout_s, shield=True):
                 await self._ws.aclose(*self._close_code)
 
@@ -105,13 +108,6 @@ class Connection:
         with suppress(ConnectionClosed):
             await task()
         self._nursery.cancel_scope.cancel("the connection is over")
-
-    def _detach_all(self) -> None:
-        for stream_id, live in self._lives.items():
-            if cursor := self._cursors.pop(stream_id, None):
-                live.detach(cursor)
-            live.release()
-        self._lives.clear()
 
     # --- reading ---
 
@@ -151,6 +147,8 @@ class Connection:
                 await self._start(stream_id, command)
             case AppendTo(_, frame):
                 await self._append(stream_id, frame, received_ms)
+            case InjectInto(response, frame):
+                await self._inject(stream_id, response, frame, received_ms)
             case ContinueFrom(_, frame):
                 await self._continue(stream_id, frame)
             case CancelRun(frame, response):
@@ -172,37 +170,69 @@ class Connection:
     # --- commands ---
 
     async def _start(self, stream_id: str | None, command: StartRun) -> None:
+        try:
+            await self._start_run(stream_id, command)
+        except EngineError:
+            previous_id = command.frame.previous_response_id
+            if previous_id is not None and self._admission.lifecycle != "append":  # the prototype has no such rule
+                self._lanes.forget(stream_id, previous_id)
+            raise
+
+    async def _start_run(self, stream_id: str | None, command: StartRun) -> None:
         started_ms = now_ms()
-        request = read_create(command.frame, default_model=self._responses.default_model(), settings=self._settings)
+        request = read_create(
+            command.frame,
+            default_model=self._responses.default_model(),
+            settings=self._settings,
+            lifecycle=self._admission.lifecycle,
+        )
         validate_ms = now_ms() - started_ms
+        previous_id = request.previous_response_id
+        before = None if previous_id is None else self._lanes.before(stream_id, previous_id)
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
-            live = await self._responses.create(request, self._admission.principal)
+            live = await self._responses.create(request, self._admission.principal, before)
         finally:
             lane.is_starting = False
         live.queue_ms, live.validate_ms = started_ms - command.received_ms, validate_ms
         if command.supersedes is not None:
-            self._lives[stream_id].cancel("superseded")
-        self._adopt(stream_id, live, 0)
+            self._lanes.live(stream_id).cancel("superseded")
+        self._lanes.adopt(stream_id, live, 0)
 
     async def _append(self, stream_id: str | None, frame: Append, received_ms: float) -> None:
-        live = self._lives[stream_id]
+        live = self._lanes.live(stream_id)
         items, choice = read_append(frame, live.response.request.tools, self._settings)
         done = await self._responses.append(live, items, choice, received_ms)
         self._accept(stream_id, live, done)
 
     def _accept(self, stream_id: str | None, live: Live, done: Appended) -> None:
         """Acknowledge an append, behind `response.created` however fast it came."""
-        cursor = self._cursors.get(stream_id)
+        cursor = self._lanes.cursor(stream_id)
         if cursor is not None and cursor.next == 0:
             self._put_events(stream_id, cursor, _FIRST_BATCH)
         frame = {"type": "response.append.accepted", "response_id": live.response.id}
         self._send(frame | {"answered": done.answered, "still_pending": done.still_pending}, stream_id)
 
+    async def _inject(
+        self, stream_id: str | None, response: Response | None, frame: Inject, received_ms: float
+    ) -> None:
+        """Append, acknowledged in the run's own log; what is wrong is told by an event of its own."""
+        try:
+            if response is None:
+                raise NotFound(f"Response with id '{frame.response_id}' not found.", param="response_id")
+            if not response.is_open:
+                raise NotFound(f"Response '{response.id}' has ended.", code="response_already_completed")
+            live = self._lanes.live(stream_id)
+            await self._responses.append(live, read_input(frame.input, self._settings), None, received_ms)
+            live.notify()
+        except RequestError as error:
+            failed = {"response_id": frame.response_id, "input": frame.input, "error": error.body()}
+            self._send({"type": "response.inject.failed"} | failed, stream_id)
+
     async def _continue(self, stream_id: str | None, frame: Append) -> None:
         """Go on from a completed run, as Codex before 0.100 expects: a new run with everything of the old one."""
-        previous = self._lives[stream_id]
+        previous = self._lanes.live(stream_id)
         items, choice = read_append(frame, previous.response.request.tools, self._settings)
         new_items = previous.response.new_items(items)
         if not new_items:  # a resend: everything in it has arrived before
@@ -217,11 +247,11 @@ class Connection:
         finally:
             lane.is_starting = False
         self._accept(stream_id, live, Appended([], []))
-        self._adopt(stream_id, live, 0)
+        self._lanes.adopt(stream_id, live, 0)
 
     def _resume(self, stream_id: str | None, response_id: str, starting_after: int) -> None:
         live = self._responses.find(response_id, self._admission.principal)
-        self._adopt(stream_id, live, starting_after + 1)
+        self._lanes.adopt(stream_id, live, starting_after + 1)
         self._send(
             {
                 "type": "response.resume.accepted",
@@ -232,20 +262,6 @@ class Connection:
             },
             stream_id,
         )
-
-    def _adopt(self, stream_id: str | None, live: Live, next_seq: int) -> None:
-        """Make a run the lane's own and read it from `next_seq` on. Raises EventsExpired; nothing changed then."""
-        cursor = live.attach(next_seq, self._wake_writer)
-        earlier, earlier_cursor = self._lives.get(stream_id), self._cursors.get(stream_id)
-        if earlier is not None and earlier_cursor is not None:
-            earlier.detach(earlier_cursor)
-        live.hold()  # before the release: both may be of the same run, taken up again on its own lane
-        if earlier is not None:
-            earlier.release()
-        self._lives[stream_id], self._cursors[stream_id] = live, cursor
-        lane = self._session.lanes[stream_id]
-        lane.response, lane.reader = live.response, cursor
-        self._wake_writer()
 
     def _wake_writer(self) -> None:
         self._wake.set()
@@ -273,7 +289,7 @@ class Connection:
 
     def _put_what_is_there(self, limit: int) -> None:
         """Put up to `limit` events of each lane into the next segment, behind what the others have put there."""
-        for stream_id, cursor in list(self._cursors.items()):
+        for stream_id, cursor in self._lanes.cursors():
             self._put_events(stream_id, cursor, limit)
 
     def _put_events(self, stream_id: str | None, cursor: Cursor, limit: int) -> None:
@@ -317,38 +333,17 @@ class Connection:
             self._refuse(ServerError("The server had an error while processing the frame."), stream_id)
             self._free(stream_id)
 
-    # --- heartbeat and end ---
+    # --- the end ---
 
     async def _keep_time(self) -> None:
-        """Ping until the connection ends: at its age limit, when the server stops, or when the peer is gone."""
-        self._ends_at = trio.current_time() + self._settings.connection_age_s
-        every_s, pong_s = self._settings.ping_every_s, self._settings.pong_timeout_s
-        until_ping_s = every_s
-        while await self._is_open_for(until_ping_s):
-            pinged_at, had_paused = trio.current_time(), self._session.has_paused
-            self._stream.put_ping()
-            self._wake_writer()
-            if not await self._is_open_for(pong_s):
-                break
-            # A pong or anything else. Not while a run is paused: old clients read only when they wait for events.
-            is_silent = self._stream.heard_at < pinged_at
-            if is_silent and not (had_paused or self._session.has_paused):
-                self._close_code = (1011, "no pong")
-                return
-            until_ping_s = max(every_s - pong_s, 0)
-        await self._say_goodbye()
-
-    async def _is_open_for(self, seconds: float) -> bool:
-        """Wait. False as soon as the server stops or the connection is too old."""
-        with trio.move_on_at(min(trio.current_time() + seconds, self._ends_at)):
-            await self._closing.wait()
-        return not self._closing.is_set() and trio.current_time() < self._ends_at
-
-    async def _say_goodbye(self) -> None:
-        if self._closing.is_set():
-            self._close_code = (1012, "the server stops")
-        else:
-            self._close_code = (1001, "websocket_connection_limit_reached")
+        """Wait until the connection has to end, and tell the client what it may still be told."""
+        ending = await wait_end(
+            self._stream, self._wake_writer, lambda: self._session.has_paused, self._closing, self._settings
+        )
+        self._close_code = (_CLOSE_CODES[ending], ending.value)
+        if ending is Ending.SILENT:
+            return
+        if ending is Ending.TOO_OLD:
             self._refuse_sampling_lanes()
         self._written = trio.Event()
         self._wake_writer()
@@ -367,5 +362,4 @@ class Connection:
             if lane.is_sampling:
                 self._refuse(error, stream_id)
                 # The error is the lane's last frame, so nobody reads the run here any more.
-                if cursor := self._cursors.pop(stream_id, None):
-                    cursor.live.detach(cursor)
+                self._lanes.stop_reading(stream_id)

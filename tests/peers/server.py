@@ -62,9 +62,8 @@ async def open_socket(url: str, **options: Any) -> AsyncIterator[WebSocketConnec
 @asynccontextmanager
 async def open_server(backend: str, log_file: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
     """A server with this backend, its stderr in `log_file`. Fails when it logs an error or ends badly."""
-    flags = [
-        flag for name, value in ({"drain_s": 1} | settings).items() for flag in ("--set", f"{name}={_toml(value)}")
-    ]
+    told = {"drain_s": 1, "lifecycle": "append"} | settings
+    flags = [flag for name, value in told.items() for flag in ("--set", f"{name}={_toml(value)}")]
     command = [sys.executable, "-m", "engine", "serve", "--backend", backend, "--port", "0"]
     with open(log_file, "wb") as log:
         process = await trio.lowlevel.open_process(

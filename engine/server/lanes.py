@@ -1,0 +1,80 @@
+"""The runs that a connection holds: one per lane, each with a cursor that reads it.
+
+The session decides what a frame means by the state of its lane; here is what belongs to it at run time. A lane holds
+its last run after its end, too, because the next one may go on from it.
+"""
+
+from collections.abc import Callable
+
+from engine.live import Cursor, Live
+from engine.responses import Before, previous_not_found
+from engine.session import Session
+
+
+class Lanes:
+    """Runs and cursors by lane; `wake` is called when a run that is read has events."""
+
+    def __init__(self, session: Session, wake: Callable[[], None]) -> None:
+        self._session = session
+        self._wake = wake
+        self._lives: dict[str | None, Live] = {}
+        self._cursors: dict[str | None, Cursor] = {}
+
+    def live(self, stream_id: str | None) -> Live:
+        """The lane's open or last run."""
+        return self._lives[stream_id]
+
+    def cursor(self, stream_id: str | None) -> Cursor | None:
+        """What reads the lane's run, if anything does."""
+        return self._cursors.get(stream_id)
+
+    def cursors(self) -> list[tuple[str | None, Cursor]]:
+        """All that is read."""
+        return list(self._cursors.items())
+
+    def adopt(self, stream_id: str | None, live: Live, next_seq: int) -> None:
+        """Make a run the lane's own and read it from `next_seq` on. Raises EventsExpired; nothing changed then."""
+        cursor = live.attach(next_seq, self._wake)
+        self.stop_reading(stream_id)
+        live.hold()  # before the release: both may be of the same run, taken up again on its own lane
+        if earlier := self._lives.get(stream_id):
+            earlier.release()
+        self._lives[stream_id], self._cursors[stream_id] = live, cursor
+        lane = self._session.lanes[stream_id]
+        lane.response, lane.reader = live.response, cursor
+        self._wake()
+
+    def stop_reading(self, stream_id: str | None) -> None:
+        """Send no more of the lane's run."""
+        if cursor := self._cursors.pop(stream_id, None):
+            cursor.live.detach(cursor)
+
+    def let_go(self) -> None:
+        """The connection is over."""
+        for stream_id, live in self._lives.items():
+            self.stop_reading(stream_id)
+            live.release()
+        self._lives.clear()
+
+    # --- chains ---
+
+    def before(self, stream_id: str | None, response_id: str) -> Before:
+        """The run to go on from; on its own lane the new one takes its place. Raises RequestError for an unknown id."""
+        lanes = self._session.remembered(response_id)
+        if not lanes:
+            raise previous_not_found(response_id)
+        is_own = stream_id in lanes
+        live = self._lives[stream_id if is_own else lanes[0]]
+        if not live.response.can_go_on:
+            raise previous_not_found(response_id)
+        return Before(live.response, live, is_own)
+
+    def forget(self, stream_id: str | None, response_id: str) -> None:
+        """A run that was to go on from this one has failed: nothing may go on from it on this connection any more.
+
+        OpenAI's rule, which its clients count on: they then send everything again. A fork that fails harms nobody.
+        """
+        if stream_id in self._session.remembered(response_id) and not self._lives[stream_id].response.is_open:
+            self._session.forget(stream_id)
+            self.stop_reading(stream_id)
+            self._lives.pop(stream_id).release()

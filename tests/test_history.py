@@ -1,0 +1,41 @@
+"""The context of a run as items, shared between the runs that go on from it."""
+
+from engine.content import OutputText
+from engine.folded import fold_item
+from engine.history import Round
+from engine.items import FunctionCall, Item, Message
+from engine.scaffold import MessageScaffold
+
+CALL = FunctionCall(call_id="c1", name="look", arguments="{}")
+
+
+def user(text: str) -> Item:
+    return Message(role="user", content=text)
+
+
+def test_rounds_read_in_order_with_what_was_made_after_what_was_given() -> None:
+    said = fold_item(MessageScaffold(0, "msg_1"), ["Hel", "lo"], "completed")
+    first = Round(None, [user("a")], [said, CALL])
+    second = Round(first, [user("b"), user("c")])
+    assert second.items() == [
+        user("a"),
+        Message(role="assistant", content=[OutputText(text="Hello")], id="msg_1", status="completed"),
+        CALL,
+        user("b"),
+        user("c"),
+    ]
+
+
+def test_two_rounds_may_follow_one() -> None:
+    first = Round(None, [user("a")])
+    one, other = Round(first, [user("b")]), Round(first, [user("c")])
+    assert one.items() == [user("a"), user("b")]
+    assert other.items() == [user("a"), user("c")]
+
+
+def test_a_long_history_is_no_deep_recursion() -> None:
+    node = None
+    for number in range(20_000):
+        node = Round(node, [user(str(number))])
+    assert len(node.items()) == 20_000
+    del node  # nor is letting go of it
