@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     handshake_timeout_s: Seconds = Field(10, description="for the WebSocket handshake")
     http_idle_s: Seconds = Field(75, description="a kept HTTP connection without a request")
     send_timeout_s: Seconds = Field(15, description="to send one frame; then the connection closes, the run lives")
+    sse_keep_alive_s: Seconds = Field(
+        15, description="an event stream without an event says by a comment that it lives"
+    )
     ping_every_s: Seconds = Field(20, description="between pings")
     pong_timeout_s: Seconds = Field(20, description="for the pong, while no run of the connection is paused")
     close_timeout_s: Seconds = Field(5, description="for the closing handshake")

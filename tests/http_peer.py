@@ -1,7 +1,7 @@
 """A served HTTP connection without sockets for tests, and the requests and answers on it."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from trio.testing import memory_stream_pair
 
 from engine.errors import NotFound
 from engine.server.access import Admission
-from engine.server.exchange import Answer, Head, json_answer
-from engine.server.http import ReadBody, serve_http
-from engine.server.routes import Service, respond
+from engine.server.exchange import Request, json_answer
+from engine.server.http import Outcome, Route, Upgrade, serve_http
+from engine.server.routes import Routes, Service
 from engine.settings import Settings
 
 SMALL = Settings(max_head_bytes=300, max_body_bytes=20)
@@ -27,22 +27,20 @@ HANDSHAKE = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
-Outcome = Answer | Admission
 Reply = tuple[int, dict[str, str], Any]
 
 
-async def echo(head: Head, read_body: ReadBody) -> Outcome:
+async def echo(request: Request) -> Outcome:
     """Reads every body and says what it got."""
-    return json_answer({"path": head.path, "body": (await read_body()).decode()})
+    return json_answer({"path": request.head.path, "body": (await request.read_body()).decode()})
 
 
-async def ignore_body(head: Head, read_body: ReadBody) -> Outcome:
+async def ignore_body(request: Request) -> Outcome:
     """Refuses without a look at the body."""
-    raise NotFound(f"no {head.path}", code="unknown_url")
+    raise NotFound(f"no {request.head.path}", code="unknown_url")
 
 
-async def real_routes(head: Head, read_body: ReadBody) -> Outcome:
-    return respond(head, Service(), TIMES)
+real_routes = Routes(Service, TIMES)
 
 
 async def no_upgrade(stream: trio.abc.Stream, admission: Admission) -> None:
@@ -52,8 +50,8 @@ async def no_upgrade(stream: trio.abc.Stream, admission: Admission) -> None:
 @asynccontextmanager
 async def serving(
     settings: Settings = TIMES,
-    route: Callable[[Head, ReadBody], Awaitable[Outcome]] = echo,
-    upgrade: Callable[[trio.abc.Stream, Admission], Awaitable[None]] = no_upgrade,
+    route: Route = echo,
+    upgrade: Upgrade = no_upgrade,
     closing: trio.Event | None = None,
 ) -> AsyncIterator[trio.abc.HalfCloseableStream]:
     """The client's end of a served connection. Leaving waits until the server has let go of its own end."""
@@ -91,9 +89,7 @@ def replies(wire: bytes, *methods: bytes) -> list[Reply]:
     return found
 
 
-async def answers(
-    wire: bytes, *, settings: Settings = TIMES, route: Callable[[Head, ReadBody], Awaitable[Outcome]] = echo
-) -> list[Reply]:
+async def answers(wire: bytes, *, settings: Settings = TIMES, route: Route = echo) -> list[Reply]:
     """Send `wire`, half-close, and give what came back."""
     async with serving(settings, route) as client:
         await client.send_all(wire)

@@ -1,14 +1,15 @@
 """What is asked and what is answered on one HTTP connection, and every refusal."""
 
+import re
 from collections.abc import Callable
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock
 
 from engine.errors import RequestError
-from engine.server.exchange import Head
-from engine.server.http import ReadBody, serve_http
+from engine.server.exchange import Request
+from engine.server.http import Outcome
 from tests.http_peer import (
     CHUNKED,
     EXPECT,
@@ -16,12 +17,9 @@ from tests.http_peer import (
     HANDSHAKE,
     POST,
     SMALL,
-    TIMES,
-    Outcome,
     answers,
     ignore_body,
     last_error,
-    no_upgrade,
     posting,
     read_all,
     real_routes,
@@ -122,15 +120,42 @@ async def test_a_large_body_arrives_whole(autojump_clock: MockClock) -> None:
     assert answer["body"] == body.decode()
 
 
-async def test_a_bug_in_a_route_gets_out_and_the_stream_is_closed(autojump_clock: MockClock) -> None:
-    async def broken(head: Head, read_body: ReadBody) -> Outcome:
-        raise KeyError("bug")
+async def test_a_bug_in_a_route_is_logged_and_told_as_a_500(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async def broken(request: Request) -> Outcome:
+        raise KeyError("secret")
 
-    client, server = memory_stream_pair()
-    await client.send_all(GET)
-    with pytest.raises(KeyError):
-        await serve_http(server, TIMES, broken, no_upgrade)
-    assert await client.receive_some() == b""
+    ((status, headers, body), again) = await answers(POST + GET, route=broken)
+    assert (status, again[0], body["error"]["code"]) == (500, 500, "server_error")
+    assert "secret" not in body["error"]["message"]
+    assert f"request {headers['x-request-id']} failed" in caplog.text
+    assert "KeyError: 'secret'" in caplog.text
+
+
+# --- request ids -----------------------------------------------------------------------------------------------------
+
+
+async def test_every_answer_has_an_id_of_its_own(autojump_clock: MockClock) -> None:
+    found = await answers(GET + GET + b"nonsense\r\n\r\n")
+    ids = {headers["x-request-id"] for _, headers, _ in found}
+    assert len(ids) == 3
+    assert all(re.fullmatch("req_[0-9a-f]{24}", id_) for id_ in ids)
+
+
+@pytest.mark.parametrize("given", ["a", "req_1", "1-67891233-abcdef012345678912345678", "x" * 128])
+async def test_a_request_id_of_the_client_is_kept(given: str, autojump_clock: MockClock) -> None:
+    wire = GET.replace(b"\r\n\r\n", b"\r\nX-Request-Id: " + given.encode() + b"\r\n\r\n")
+    first, second = await answers(wire + GET)
+    assert first[1]["x-request-id"] == given
+    assert second[1]["x-request-id"] != given
+
+
+@pytest.mark.parametrize("given", [[""], ["two words"], ["x" * 129], ["\xe4"], ["a;b"], ["a", "a"]])
+async def test_a_request_id_that_is_not_fit_to_show_is_replaced(given: list[str], autojump_clock: MockClock) -> None:
+    lines = b"".join(b"X-Request-Id: " + value.encode("latin-1") + b"\r\n" for value in given)
+    ((_, headers, _),) = await answers(GET[:-2] + lines + b"\r\n")
+    assert headers["x-request-id"].startswith("req_")
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -214,6 +239,9 @@ async def test_a_skipped_body_that_is_too_large_ends_the_connection(autojump_clo
     assert [status for status, _, _ in found] == [404]
 
 
+# --- the real routes -------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("wire", "status"),
     [
@@ -238,7 +266,7 @@ async def test_the_real_routes_refuse_and_the_connection_stays(
 
 
 async def test_a_route_may_refuse_with_any_status(autojump_clock: MockClock) -> None:
-    async def overloaded(head: Head, read_body: ReadBody) -> Outcome:
+    async def overloaded(request: Request) -> Outcome:
         raise RequestError("Too many connections.", status=503, code="slow_down")
 
     ((status, _, body),) = await answers(GET, route=overloaded)

@@ -6,14 +6,14 @@ from trio.testing import (
     MemoryReceiveStream,
     MemorySendStream,
     MockClock,
-    check_one_way_stream,
     lockstep_stream_pair,
     memory_stream_pair,
 )
 from trio_websocket import wrap_client_stream, wrap_server_stream
 
 from engine.server.access import Admission
-from engine.server.http import ReplayStream, serve_http
+from engine.server.http import serve_http
+from engine.server.replay import ReplayStream
 from engine.settings import Settings
 from tests.http_peer import (
     EXPECT,
@@ -275,28 +275,3 @@ async def test_cancelling_closes_the_stream(autojump_clock: MockClock) -> None:
     with trio.move_on_after(1):
         await serve_http(server, TIMES, echo, no_upgrade)
     assert await client.receive_some() == b""
-
-
-# --- ReplayStream ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_bytes", [None, 1, 3, 100])
-async def test_replay_gives_the_received_bytes_first(max_bytes: int | None, autojump_clock: MockClock) -> None:
-    client, server = memory_stream_pair()
-    await client.send_all(b"later")
-    await client.aclose()
-    stream = ReplayStream(b"before ", server)
-    parts = []
-    while part := await stream.receive_some(max_bytes):
-        assert max_bytes is None or len(part) <= max_bytes
-        parts.append(bytes(part))
-    assert b"".join(parts) == b"before later"
-
-
-async def test_replay_is_a_stream_by_trios_own_checks() -> None:
-    async def make() -> tuple[trio.abc.SendStream, trio.abc.ReceiveStream]:
-        left, right = memory_stream_pair()
-        return ReplayStream(b"", left), ReplayStream(b"", right)
-
-    with trio.fail_after(30):
-        await check_one_way_stream(make, None)

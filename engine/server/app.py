@@ -16,10 +16,9 @@ import trio
 from engine.backends.base import Backend
 from engine.errors import BackendError, ServerError
 from engine.responses import Responses
-from engine.server.access import Admission
-from engine.server.exchange import Answer, Head, error_answer
-from engine.server.http import ReadBody, serve_http
-from engine.server.routes import Service, respond
+from engine.server.exchange import Answer, Request, error_answer
+from engine.server.http import serve_http
+from engine.server.routes import Routes, Service
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
 
@@ -34,6 +33,7 @@ class App:
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
+        self._routes = Routes(self.service, settings)
         self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
 
     def service(self) -> Service:
@@ -47,17 +47,14 @@ class App:
         is_full = self._num_connections >= self._settings.max_connections
         self._num_connections += 1
         try:
-            route = self._refuse if is_full else self._route
+            route = self._refuse if is_full else self._routes
             await serve_http(stream, self._settings, route, self._upgrade, self._closing)
         except Exception:
             log.exception("connection failed")
         finally:
             self._num_connections -= 1
 
-    async def _route(self, head: Head, read_body: ReadBody) -> Answer | Admission:
-        return respond(head, self.service(), self._settings)
-
-    async def _refuse(self, head: Head, read_body: ReadBody) -> Answer:
+    async def _refuse(self, request: Request) -> Answer:
         message = f"More than {self._settings.max_connections} connections."
         error = ServerError(message, code="server_is_overloaded", status=503)
         return error_answer(error, ("connection", "close"))
