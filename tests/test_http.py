@@ -1,6 +1,8 @@
 """What is asked and what is answered on one HTTP connection, and every refusal."""
 
+import gzip
 import re
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from engine.errors import RequestError
+from engine.server.coding import zstd
 from engine.server.exchange import Request
 from engine.server.http import Outcome
+from engine.settings import Settings
 from tests.http_peer import (
     CHUNKED,
     EXPECT,
@@ -237,6 +241,57 @@ async def test_a_declared_body_that_is_too_large_is_refused_without_continue(
 async def test_a_skipped_body_that_is_too_large_ends_the_connection(autojump_clock: MockClock) -> None:
     found = await answers(posting(21) + GET, settings=SMALL, route=ignore_body)
     assert [status for status, _, _ in found] == [404]
+
+
+# --- content codings -------------------------------------------------------------------------------------------------
+
+
+def coded(coding: str, body: bytes) -> bytes:
+    """A POST whose body, coded already, is said to be in this coding."""
+    head = b"POST /b HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n"
+    return head % (coding.encode(), len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("coding", "compress"), [("gzip", gzip.compress), ("ZSTD", zstd.compress), ("identity", bytes)]
+)
+async def test_a_route_gets_the_body_decoded(
+    coding: str, compress: Callable[[bytes], bytes], autojump_clock: MockClock
+) -> None:
+    found = await answers(coded(coding, compress(b"hello")) + GET)
+    assert [body["body"] for _, _, body in found] == ["hello", ""]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+async def test_the_limit_of_a_body_holds_for_what_it_decodes_to(
+    compress: Callable[[bytes], bytes], autojump_clock: MockClock
+) -> None:
+    coding = "gzip" if compress is gzip.compress else "zstd"
+    limit = 100
+    settings = Settings(max_body_bytes=limit)
+    found = await answers(coded(coding, compress(b"x" * limit)), settings=settings)
+    assert found[0][2]["body"] == "x" * limit
+    assert await last_error(coded(coding, compress(b"x" * (limit + 1))), settings) == (413, "body_too_large")
+
+
+async def test_a_bomb_is_refused_while_it_comes(autojump_clock: MockClock) -> None:
+    settings = Settings(max_body_bytes=1 << 20)
+    bomb = gzip.compress(bytes(64 << 20))
+    assert len(bomb) < settings.max_body_bytes
+    assert await last_error(coded("gzip", bomb), settings) == (413, "body_too_large")
+
+
+async def test_a_coding_that_is_not_known_is_refused_and_the_connection_stays(autojump_clock: MockClock) -> None:
+    refused, after = await answers(coded("deflate", zlib.compress(b"hello")) + GET)
+    assert (refused[0], refused[2]["error"]["code"]) == (415, "unsupported_content_encoding")
+    assert refused[1]["accept-encoding"] == "gzip, zstd, identity"
+    assert after[0] == 200
+
+
+@pytest.mark.parametrize("body", [b"hello", gzip.compress(b"hello")[:-1], gzip.compress(b"hello") + b"x"])
+async def test_a_body_that_is_not_what_it_is_said_to_be_is_400(body: bytes, autojump_clock: MockClock) -> None:
+    status, _, answer = (await answers(coded("gzip", body)))[0]
+    assert (status, answer["error"]["code"]) == (400, "malformed_body")
 
 
 # --- the real routes -------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ LAYERS: dict[str, str] = {
         commands/serve timeline timeline_view toolfile
         bench bench/machine bench/memory bench/peers bench/processes bench/stream bench/turn
         client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
-        server server/access server/app server/exchange server/frame_stream server/handshake server/heartbeat
-        server/http server/http_connection server/lanes server/replay server/routes server/sse server/table
-        server/timing server/websocket server/wire
+        server server/access server/app server/coding server/exchange server/frame_stream server/handshake
+        server/heartbeat server/http server/http_connection server/lanes server/replay server/routes server/sse
+        server/table server/timing server/websocket server/wire
     """,
     "responses": "responses",
     "loop": "loop",

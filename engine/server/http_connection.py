@@ -20,6 +20,7 @@ import trio
 
 from engine.errors import RequestError
 from engine.responses import mint_id
+from engine.server.coding import body_decoder
 from engine.server.exchange import Answer, Head, Headers, Request, StreamedAnswer, request_id
 from engine.server.replay import ReplayStream
 from engine.server.wire import PeerGone, Wire
@@ -92,13 +93,23 @@ class HttpConnection:
         return bool(self._declared_bytes()) or b"transfer-encoding" in dict(self._request.headers)
 
     async def read_body(self) -> bytes:
-        """The whole body of the present request. Raises RequestError (400, 408, 413)."""
+        """The whole body of the present request, decoded. Raises RequestError (400, 408, 413, 415)."""
+        assert self._request is not None
+        decoder = body_decoder(_head(self._request).tokens("content-encoding"))
         body = bytearray()
+
+        async def take(data: bytes) -> None:
+            for piece in decoder.decode(data):
+                self._check_body_size(len(body) + len(piece))
+                body.extend(piece)
+                await trio.lowlevel.checkpoint()  # a piece may take a millisecond to inflate, and be one of many
+
         async with self._leaving():
-            await self._take_body(body.extend)
+            await self._take_body(take)
+        decoder.finish()
         return bytes(body)
 
-    async def _take_body(self, take: Callable[[bytes], object]) -> None:
+    async def _take_body(self, take: Callable[[bytes], Awaitable[None]]) -> None:
         deadline = trio.current_time() + self._settings.body_timeout_s
         with self._refusing(), _within(deadline, "the request's body"):
             self._check_body_size(self._declared_bytes())  # before a 100 Continue asks for it
@@ -106,7 +117,7 @@ class HttpConnection:
             while isinstance(event := await self._next_body_event(), h11.Data):
                 num_bytes += len(event.data)
                 self._check_body_size(num_bytes)
-                take(bytes(event.data))
+                await take(bytes(event.data))
 
     def _declared_bytes(self) -> int:
         headers = dict(self._request.headers) if self._request else {}
@@ -245,7 +256,7 @@ class HttpConnection:
         if self._is_broken or self._h11.our_state is not h11.DONE:
             return False
         with suppress(RequestError):
-            await self._take_body(lambda part: None)
+            await self._take_body(_discard)
         if self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()
@@ -269,6 +280,10 @@ def _head(request: h11.Request) -> Head:
 
 def _malformed() -> RequestError:
     return RequestError("The request is not valid HTTP/1.1.", code="malformed_request")
+
+
+async def _discard(data: bytes) -> None:
+    pass
 
 
 @contextmanager
