@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends import default_model, pretrained
-from engine.backends.pretrained import DEFAULT_MODEL, ModelNotAvailable, data_folder, resolve, tokenizer_folder
+from engine.backends.pretrained import DEFAULT_MODEL, ModelNotAvailable, resolve, tokenizer_folder
 from tests.tiny import save_format
 
 
@@ -40,14 +40,6 @@ def gguf(tmp_path) -> Path:
     file = tmp_path / "small.gguf"
     file.write_bytes(b"weights")
     return file
-
-
-def test_the_data_folder_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.delenv("LONGLOOP_DATA_DIR")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert data_folder() == tmp_path / "longloop"
-    monkeypatch.delenv("XDG_DATA_HOME")
-    assert data_folder() == Path.home() / ".local/share/longloop"
 
 
 def test_a_folder_is_itself_and_must_be_a_model(tmp_path):

@@ -4,7 +4,6 @@ A name is the default model's, a folder, a `.gguf` file, or an id of the Hugging
 once, into a folder named after the file's hash; a conversion that was cut off leaves nothing behind.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -25,8 +24,9 @@ from engine.backends.default_model import (
     hash_file,
     last_line,
 )
+from engine.data_folder import data_folder
 
-__all__ = ["DEFAULT_MODEL", "ModelNotAvailable", "data_folder", "resolve", "tokenizer_folder"]
+__all__ = ["DEFAULT_MODEL", "ModelNotAvailable", "resolve", "tokenizer_folder"]
 
 # Not any suffix: hub ids have dots too, as in Qwen2.5-0.5B.
 _FILE_SUFFIXES: Final = {
@@ -75,14 +75,6 @@ def tokenizer_folder(progress: Progress) -> Path:
         progress,
         tokenizer_only=True,
     )
-
-
-def data_folder() -> Path:
-    """Where the user's data lies: `LONGLOOP_DATA_DIR`, or `longloop` in the XDG data directory."""
-    if chosen := os.environ.get("LONGLOOP_DATA_DIR"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "longloop"
 
 
 def _checked_folder(folder: Path) -> Path:

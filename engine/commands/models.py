@@ -2,8 +2,9 @@
 
 from rich.console import Console
 
-from engine.backends.pretrained import DEFAULT_MODEL, data_folder, resolve
+from engine.backends.pretrained import DEFAULT_MODEL, resolve
 from engine.commands.serve import Stages, UsageError
+from engine.data_folder import data_folder
 from engine.errors import BackendError
 
 
