@@ -6,8 +6,10 @@ Values come from flags, then the environment (`LONGLOOP_PAUSE_TTL_S=60`), then a
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from engine.data_folder import data_folder
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -41,6 +43,15 @@ class Settings(BaseSettings):
     lifecycle: LifecycleName = Field("chain", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
+
+    # what it keeps
+    store: Literal["sqlite", "none"] = Field("sqlite", description="where stored responses and conversations go")
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        default_factory=data_folder, description="folder of the store, for one server at a time"
+    )
+    store_commit_ms: int = Field(50, ge=0, description="what is stored reaches the disk after this at the latest")
+    store_wait: bool = Field(False, description="terminal events wait until what they tell of is on disk")
+    store_retention_s: Seconds = Field(30 * 86400, description="a response that nobody went on from is deleted then")
 
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")

@@ -24,6 +24,7 @@ LAYERS: dict[str, str] = {
     "loop": "loop",
     "live": "live",
     "impure leaves": """
+        database sqlite_store store_fake
         backends/local backends/local_sequence backends/worker_link backends/prompt backends/pretrained
         backends/script backends/script_prompt
         backends/worker backends/model backends/ragged backends/convert
@@ -41,7 +42,7 @@ LAYERS: dict[str, str] = {
     "values": """
         __init__ backends backends/base backends/constraint
         errors json_input status content items events usage tokens toolspec settings
-        clock trace docstrings sealing keyfile
+        clock trace docstrings sealing keyfile data_folder store
     """,
 }
 PURE = ("pure machines", "values")
@@ -130,7 +131,9 @@ def test_pure_modules_know_no_driver(name: str) -> None:
     assert foreign_imports(name) & drivers == set()
 
 
-@pytest.mark.parametrize(("library", "users"), [("torch", TORCH), ("trio_websocket", TRIO_WEBSOCKET)])
+@pytest.mark.parametrize(
+    ("library", "users"), [("torch", TORCH), ("trio_websocket", TRIO_WEBSOCKET), ("sqlite3", {"database"})]
+)
 def test_only_these_modules_import(library: str, users: set[str]) -> None:
     assert {name for name in FILES if library in foreign_imports(name)} <= users
 

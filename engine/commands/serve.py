@@ -73,7 +73,12 @@ def show_settings(settings: Settings) -> None:
     """Print every setting with its value, default and meaning."""
     table = Table("setting", "value", "default", "meaning", title="longloop settings")
     for name, field in type(settings).model_fields.items():
-        table.add_row(name, str(getattr(settings, name)), str(field.default), field.description or "")
+        table.add_row(
+            name,
+            str(getattr(settings, name)),
+            str(field.get_default(call_default_factory=True)),
+            field.description or "",
+        )
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
