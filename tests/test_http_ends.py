@@ -222,7 +222,8 @@ async def test_the_hand_off_replays_exactly_what_came_since_the_request_began(
             await client.send_eof()
             await read_all(client)
         assert upgraded.wire == HANDSHAKE + b"frames", f"cut at {cut}"
-        assert upgraded.admission == Admission("local", "chain")
+        assert upgraded.admission is not None
+        assert (upgraded.admission.principal, upgraded.admission.lifecycle) == ("local", "chain")
 
 
 async def test_the_stream_is_closed_after_the_upgrade_even_if_it_fails(autojump_clock: MockClock) -> None:

@@ -11,7 +11,7 @@ from engine.server.access import Admission
 from engine.server.exchange import Answer, Head, Request, error_answer
 from engine.server.http import Outcome
 from engine.server.routes import Routes, Service
-from engine.settings import Settings
+from engine.settings import LifecycleName, Settings
 
 HANDSHAKE = {
     "host": "localhost:8765",
@@ -150,12 +150,16 @@ def test_access_is_decided_before_anything_else(request_: Head) -> None:
 # --- handshakes --------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_handshake_is_admitted() -> None:
-    assert respond(handshake(), SERVICE, Settings()) == Admission("local", "chain")
-    assert respond(handshake("/v1/responses?lifecycle=append"), SERVICE, Settings()) == Admission("local", "append")
-    assert respond(handshake(upgrade="WebSocket", content_length="0"), SERVICE, Settings()) == Admission(
-        "local", "chain"
-    )
+@pytest.mark.parametrize(
+    ("head", "lifecycle"),
+    [
+        (handshake(), "chain"),
+        (handshake("/v1/responses?lifecycle=append"), "append"),
+        (handshake(upgrade="WebSocket", content_length="0"), "chain"),
+    ],
+)
+def test_a_sound_handshake_is_admitted(head: Head, lifecycle: LifecycleName) -> None:
+    assert respond(head, SERVICE, Settings()) == Admission("local", lifecycle, request_id="req_1")
 
 
 @pytest.mark.parametrize("target", ["/", "/healthz", "/v1/models", "/v1/realtime", "/v1/responses/x"])

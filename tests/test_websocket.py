@@ -254,6 +254,14 @@ async def test_another_key_does_not_find_the_run():  # P4
             assert (await other.receive())["error"]["code"] == "response_not_found"
 
 
+async def test_a_handshake_is_answered_with_its_request_id():
+    async with open_served() as server:
+        async with server.connect(headers=[(b"X-Request-Id", b"mine")]) as client:
+            assert dict(client.ws.handshake_headers)[b"x-request-id"] == b"mine"
+        async with server.connect() as client:
+            assert dict(client.ws.handshake_headers)[b"x-request-id"].startswith(b"req_")
+
+
 async def test_binary_frames_are_refused_and_nothing_is_lost():  # P5
     async with open_served() as server, server.connect() as client:
         await client.create()

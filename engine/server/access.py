@@ -36,12 +36,13 @@ _SUPPORTED_TEXT: Final = "There are append, chain and inject."
 class Admission(msgspec.Struct, frozen=True):
     """What the server knows about a connection before its first frame.
 
-    principal: owner of what the connection makes, hex or `local`; never the key itself.
+    principal: owner of what the connection makes, hex or `local`; never the key itself. request_id: the handshake's.
     """
 
     principal: str
     lifecycle: LifecycleName
     wants_timing: bool = False
+    request_id: str = ""
 
 
 def check_peer(head: Head, settings: Settings) -> None:

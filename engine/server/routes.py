@@ -83,4 +83,4 @@ class Routes:
         if not request.head.wants_websocket:
             raise RequestError(_SOCKET_ONLY, status=HTTPStatus.UPGRADE_REQUIRED, code="upgrade_required")
         check_handshake(request.head)
-        return admit(request.head, self._settings)
+        return msgspec.structs.replace(admit(request.head, self._settings), request_id=request.id)

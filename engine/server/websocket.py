@@ -48,7 +48,7 @@ async def serve_websocket(
     try:
         async with trio.open_nursery() as nursery:
             frames = FrameStream(stream)
-            ws = await _accept(nursery, frames, settings)
+            ws = await _accept(nursery, frames, admission, settings)
             await Connection(ws, frames, admission, responses, settings, closing).run()
             nursery.cancel_scope.cancel()
     # One boundary per connection: a handler error must not take the server down. trio-websocket's own reader may
@@ -59,12 +59,14 @@ async def serve_websocket(
         log.exception("connection failed")
 
 
-async def _accept(nursery: trio.Nursery, stream: FrameStream, settings: Settings) -> WebSocketConnection:
+async def _accept(
+    nursery: trio.Nursery, stream: FrameStream, admission: Admission, settings: Settings
+) -> WebSocketConnection:
     with trio.fail_after(settings.handshake_timeout_s):
         request = await wrap_server_stream(
             nursery, stream, max_message_size=settings.max_frame_bytes, receive_buffer_size=_RECEIVE_BUFFER
         )
-        return await request.accept()
+        return await request.accept(extra_headers=[(b"x-request-id", admission.request_id.encode())])
 
 
 class Connection:
