@@ -66,6 +66,20 @@ class TokenLog:
         if self._segments[-1] != len(self._ids):
             self._segments.append(len(self._ids))
 
+    def extend(self, spans: Iterable[Span]) -> None:
+        """Append what another log said, from its beginning or where this one ends; segments begin as they did."""
+        for span in spans:
+            if span.segment > self.segment:
+                self.start_segment()
+            self._append(span.ids, sampled=span.sampled)
+
+    def copy(self) -> "TokenLog":
+        """Another log that says the same: a few memcpy."""
+        twin = TokenLog()
+        twin._ids, twin._starts, twin._segments = self._ids[:], self._starts[:], self._segments[:]
+        twin._sampled = self._sampled[:]
+        return twin
+
     def context(self) -> Sequence[int]:
         """The ids of the current segment, oldest first. A copy: cost follows the context."""
         return self._ids[self._segments[-1] :]
@@ -73,6 +87,11 @@ class TokenLog:
     def context_from(self, offset: int) -> Sequence[int]:
         """The ids of the current segment from `offset` on: cost follows what is returned."""
         return self._ids[self._segments[-1] + offset :]
+
+    def segment_ids(self, segment: int) -> Sequence[int]:
+        """The ids of any segment, oldest first. A copy."""
+        end = self._segments[segment + 1] if segment + 1 < len(self._segments) else len(self._ids)
+        return self._ids[self._segments[segment] : end]
 
     def since(self, position: int) -> Iterator[Span]:
         """Spans from `position` (see `total`) to the end: cost follows what is returned."""

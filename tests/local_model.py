@@ -7,7 +7,7 @@ from engine.backends.base import Delta, Extension, RunSpec, StepSpec, TextDelta
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalModel
 from engine.items import Item, Message
-from engine.tokens import TokenLog
+from engine.tokens import Span, TokenLog
 from tests.tiny import CONTEXT_WINDOW, STOP_ID
 
 MODEL_ID = "tiny"
@@ -45,10 +45,21 @@ class NumbersPrompt:
         self.tokens.sample(ids)
 
     def constraint(self, step: StepSpec) -> Constraint | None:
-        return self._constraint
+        return None if step.is_summary else self._constraint
 
     def new_parser(self, step: StepSpec) -> NumbersParser:
         return NumbersParser()
+
+    def fork(self) -> "NumbersPrompt":
+        twin = NumbersPrompt(self._constraint)
+        twin.tokens = self.tokens.copy()
+        return twin
+
+    def restart(self) -> None:
+        self.tokens.start_segment()
+
+    def restore(self, spans: Sequence[Span]) -> None:
+        self.tokens.extend(spans)
 
 
 def message(ids: Sequence[int]) -> Message:

@@ -6,6 +6,7 @@ import pytest
 from engine.backends.constraint import Constraint
 from engine.backends.frames import (
     Adopt,
+    Begun,
     CommandReader,
     Drop,
     Extend,
@@ -32,6 +33,7 @@ COMMANDS = [
 REPORTS = [
     Loading("weights", 3, 7),
     Ready(23_040, 49_152, 3_400.5),
+    Begun(1, 9, 100),
     Sampled(1, 9, [44, 2]),
     Finished(1, 9, "stop", 100, 20, 0.5, 90.25, 26.0),
     Failed(1, 9, "no grammar"),

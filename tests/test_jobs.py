@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from engine.backends.constraint import Constraint
-from engine.backends.frames import Adopt, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
+from engine.backends.frames import Adopt, Begun, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
 from tests.fake_model import FakeModel, greedy
@@ -109,11 +109,18 @@ def test_given_ids_are_computed_early_but_for_one(bench):
     assert (bench.finished(1).reused, bench.finished(1).prefilled) == (0, 30)
 
 
+def test_a_job_says_at_once_what_it_reuses(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run()
+    reports = len(bench.reports)
+    bench.tell(Extend(1, 35, [7]), sample(2))
+    assert bench.reports[reports:] == [Begun(1, 2, 34)]
+
+
 def test_a_stop_during_prefill_ends_it(bench):
     bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=1)
     bench.tell(Stop(1, 1))
     assert bench.jobs.is_idle
-    assert bench.reports == []
+    assert bench.reports == [Begun(1, 1, 0)]
     bench.tell(Extend(1, 30, []), sample(2)).run()
     assert bench.sampled(2) == greedy(PROMPT, 5)
     assert bench.finished(2).reused == 16
@@ -151,7 +158,7 @@ def test_a_hole_in_the_ids_loses_the_sequence(bench):
 
 def test_a_dropped_sequence_is_lost_and_its_job_ends(bench):
     bench.tell(Extend(1, 0, PROMPT), sample(1), Drop(1)).run()
-    assert bench.reports == []
+    assert bench.reports == [Begun(1, 1, 0)]
     bench.tell(sample(2))
     assert bench.failed(2).is_lost
 

@@ -63,13 +63,23 @@ def test_a_smaller_budget_tells_at_the_next_eviction():
     assert cache.evict() == [1]
 
 
-def test_another_segment_is_not_held():
+def test_of_another_segment_the_common_beginning_is_held():
     cache, tokens = KVCache(100), log_of(*range(30))
-    cache.put(1, tokens, 30, Use.PAUSED)
+    cache.put(1, tokens, 25, Use.PAUSED)
     tokens.start_segment()
     assert cache.held(1) == 0
-    assert cache.match(2, log_of(*range(40))) is None
-    assert cache.evict() == []
+    tokens.give([*range(20), 77])
+    assert cache.held(1) == 20
+    tokens.give(range(40))
+    assert (cache.held(1), cache.num_tokens) == (20, 25)
+
+
+def test_what_the_worker_has_of_another_segment_can_be_taken_over():
+    cache, tokens = KVCache(100), log_of(*range(30))
+    cache.put(1, tokens, 25, Use.PAUSED)
+    tokens.start_segment()
+    tokens.give([7])
+    assert cache.match(2, log_of(*range(40))) == (1, 25, False)
 
 
 def test_marking_or_dropping_what_is_not_there_is_no_error():

@@ -26,7 +26,7 @@ LAYERS: dict[str, str] = {
     "impure leaves": """
         database sqlite_store store_fake
         backends/local backends/local_sequence backends/worker_link backends/prompt backends/pretrained
-        backends/script backends/script_prompt
+        backends/script backends/script_prompt backends/script_step
         backends/worker backends/model backends/ragged backends/convert
     """,
     "pure machines": """
@@ -35,7 +35,7 @@ LAYERS: dict[str, str] = {
         backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
         backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
         backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary
-        backends/model_facts backends/default_model
+        backends/model_facts backends/default_model backends/local_step
         backends/scenario backends/scenario_fields backends/scenario_values backends/playback backends/pieces
         backends/script_calls backends/script_context backends/script_take
     """,

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from engine.backends.base import StepEnd, StepSpec, TextDelta
+from engine.backends.base import Past, StepEnd, StepSpec, TextDelta
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalBackend, open_local_backend
 from engine.backends.local_sequence import LocalSequence
@@ -213,6 +213,124 @@ async def test_a_new_run_adopts_the_longest_prefix(folder):
         more, end = await step(third)  # from the second, which is still open
         assert more == greedy([*PROMPT[:40], 7, 1], 8)
         assert end.usage.input_tokens_details.cached_tokens == 40
+
+
+async def test_a_fork_shares_the_kv_and_both_keep_their_own(folder):
+    async with opened(folder) as backend:
+        parent = backend.open_sequence(spec())
+        await give(parent, PROMPT)
+        context = [*PROMPT, 1, *(await step(parent))[0]]
+        fork = parent.fork("resp_2")
+        for sequence, given in ((fork, 200), (parent, 201)):
+            await give(sequence, [given])
+            ids, end = await step(sequence)
+            assert ids == greedy([*context, given, 1], 8)
+            assert end.usage.input_tokens_details.cached_tokens == 68  # the last sampled id had no KV
+            assert (end.timing.tokens_new, end.timing.tokens_prefilled) == (2, 3)
+        fork.close()
+        await give(parent, [202])
+        assert (await step(parent))[1].timing.tokens_prefilled == 3
+
+
+async def test_forks_draw_their_own_way_unless_the_run_was_given_a_seed(folder):
+    async with opened(folder) as backend:
+        for seed, differs in ((5, False), (None, True)):
+            parent = backend.open_sequence(spec(temperature=1.0, seed=seed))
+            await give(parent, PROMPT)
+            forks = [parent.fork(f"resp_{number}") for number in range(2)]
+            first, second = [(await step(fork, 50))[0] for fork in forks]
+            assert (first != second) is differs
+
+
+async def test_a_restarted_run_computes_what_its_contexts_do_not_share(folder):
+    async with opened(folder) as backend:
+        sequence, other = backend.open_sequence(spec()), backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        await step(sequence)
+        sequence.restart()
+        assert (sequence.num_context_tokens, sequence.tokens.segment) == (0, 1)
+        await give(sequence, [*PROMPT[:40], 7])
+        ids, end = await step(sequence)
+        assert ids == greedy([*PROMPT[:40], 7, 1], 8)
+        assert (end.usage.input_tokens, end.timing.tokens_reused, end.timing.tokens_new) == (42, 40, 42)
+        kill(backend)
+        await give(sequence, [8])
+        assert (await step(sequence))[0] == greedy([*PROMPT[:40], 7, 1, *ids, 8, 1], 8)
+        await give(other, [*PROMPT[:40], 9])
+        assert (await step(other))[1].timing.tokens_reused == 40
+
+
+async def test_an_interrupted_step_keeps_what_it_told_and_nothing_else(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        for given in (PROMPT, [200]):
+            await give(sequence, given)
+            sequence.start_step(StepSpec(max_tokens=1500))
+            told = list(await sequence.next_deltas())
+            *rest, end = sequence.interrupt()
+            words = "".join(delta.text for delta in [*told, *rest]).split()
+            span = list(sequence.tokens.since(0))[-1]
+            assert (
+                list(map(int, words)) == span.ids == greedy(list(sequence.tokens.context())[: span.offset], len(words))
+            )
+            assert (end.reason, end.usage.input_tokens) == ("stop", span.offset)
+            assert end.usage.output_tokens == len(words) > 0
+            assert end.timing.tokens_reused + end.timing.tokens_prefilled == span.offset
+            assert end.timing.prefill_ms > 0
+            total = sequence.tokens.total
+        assert end.timing.tokens_reused > 60
+        other = backend.open_sequence(spec())
+        await give(other, PROMPT)
+        await step(other)  # meanwhile the worker had time to say more of the step
+        assert sequence.tokens.total == total
+        await give(sequence, [201])
+        context = [*sequence.tokens.context(), 1]
+        assert (await step(sequence))[0] == greedy(context, 8)
+
+
+async def test_a_step_interrupted_before_its_first_token_has_said_nothing(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec(max_tokens=10))
+        (end,) = sequence.interrupt()
+        assert (end.reason, end.usage.input_tokens, end.usage.output_tokens) == ("stop", 61, 0)
+        assert (end.timing.tokens_reused, end.timing.tokens_prefilled, end.timing.sampling_ms) == (0, 0, 0)
+        await give(sequence, [200])
+        assert (await step(sequence))[0] == greedy([*PROMPT, 1, 200, 1], 8)
+
+
+async def test_a_failed_step_cannot_be_interrupted(folder):
+    async with opened(folder, constraint=Constraint("start: nothing")) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        sequence.start_step(StepSpec())
+        with pytest.raises(BackendError):
+            await finish(sequence)
+        with pytest.raises(BackendError):
+            sequence.interrupt()
+
+
+async def test_a_restored_run_is_computed_again_and_goes_on_as_it_would_have(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec(temperature=1.0, seed=5))
+        await give(sequence, [7])
+        await step(sequence)
+        sequence.restart()
+        await give(sequence, PROMPT)
+        await step(sequence)
+        past = Past(list(sequence.tokens.since(0)), [], 0)
+        kill(backend)
+        restored = backend.open_sequence(spec(temperature=1.0, seed=5))
+        restored.restore(past)
+        ends = []
+        for one in (sequence, restored):
+            await give(one, [200])
+            ends.append(await step(one))
+        assert ends[0][0] == ends[1][0]
+        assert ends[0][1].usage.input_tokens == ends[1][1].usage.input_tokens
+        assert ends[1][1].timing.tokens_new == 2
+        assert list(restored.tokens.since(0)) == list(sequence.tokens.since(0))
 
 
 async def test_paused_runs_lose_their_kv_under_pressure_and_never_their_tokens(folder):

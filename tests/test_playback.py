@@ -98,6 +98,23 @@ def test_without_parallel_calls_each_call_is_a_step_of_its_own():
     assert (first.end, second.end) == ("stop", "content_filter")
 
 
+def test_a_fork_stands_at_the_same_place_and_goes_on_by_itself():
+    inner = (
+        "{repeat: {times: 2, steps: [{text: i}, {cases: [{when: {last_output_contains: sun}, steps: [{text: s}]}]}]}}"
+    )
+    played = playback(f"{{text: a}}, {inner}, {{text: '{{outputs}} {{items}}'}}")
+    played.give([user("go")])
+    play(played, 2)
+    played.give([output("sun")])
+    fork, other = played.fork(), played.fork()
+    other.give([output("rain", "d")])
+    values = fork.values()
+    assert play(other, 3) == ["i", "{outputs} {items}", "a"]
+    assert fork.values() == played.values() == values
+    assert values | {"outputs": "sun", "items": "2", "step": "2", "index": "1"} == values
+    assert play(fork, 4) == play(played, 4) == ["s", "i", "s", "{outputs} {items}"]
+
+
 # --- conditions --------------------------------------------------------------------------------------------------
 
 CASES = """{cases: [
@@ -146,7 +163,7 @@ def test_values_tell_what_was_said_since_the_last_step():
     played = playback("{text: a}")
     played.give([user("hello"), Message(role="developer", content="d"), user("again")])
     assert played.next_step()[1] == {
-        "last_output": "", "outputs": "", "last_user": "again", "turn": "1", "step": "1", "index": "1"
+        "last_output": "", "outputs": "", "last_user": "again", "items": "3", "turn": "1", "step": "1", "index": "1"
     }  # fmt: skip
     played.give([output("x", "1"), output("y", "2")])
     values = played.next_step()[1]

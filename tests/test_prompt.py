@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from engine.backends.base import RunSpec, StepSpec, ToolChoice
+from engine import tokens
+from engine.backends.base import RunSpec, StepSpec, TextDelta, ToolChoice
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.template import Template, TemplateError
 from engine.backends.vocabulary import Span
@@ -154,6 +155,82 @@ def test_what_has_no_text_for_the_model_adds_nothing():
     assert give(run, Reasoning(encrypted_content="x")) == []
 
 
+# --- another context
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.lists(st.text(max_size=9).map(user) | st.text(max_size=9).map(output), max_size=3),
+        st.lists(st.integers(0, 280), max_size=4),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def play(run: Prompt, rounds) -> list[tokens.Span]:
+    """Each round gives items, opens a turn, samples ids, and begins a new segment when it says so."""
+    for number, (items, ids, restarts) in enumerate(rounds):
+        if restarts and number:
+            run.restart()
+            give(run, user("what was said"))
+        give(run, *items) if items else None
+        if run.tokens.context():
+            run.open_turn()
+            run.sampled(ids)
+    return list(run.tokens.since(0))
+
+
+@given(ROUNDS, ROUNDS)
+@pytest.mark.parametrize("template", [SMOLLM, HERMES])
+def test_a_fork_and_a_restored_prompt_go_on_as_the_original_does(template, before, after):
+    run, restored = (prompt(form(template), tools=[WEATHER], instructions="Be kind.") for _ in range(2))
+    past = play(run, [([user("go")], [], False), *before])
+    fork = run.fork()
+    restored.restore(past)
+    constraint = run.constraint(StepSpec())
+    assert fork.constraint(StepSpec()) == restored.constraint(StepSpec()) == constraint
+    given_before = list(run.tokens.since(0))
+    expected = play(fork, after)
+    assert list(run.tokens.since(0)) == given_before
+    assert play(restored, after) == play(run, after) == expected
+
+
+def test_a_restart_renders_instructions_and_tools_again():
+    run, new = (prompt(form(HERMES), tools=[WEATHER], instructions="Be kind.") for _ in range(2))
+    give(run, user("hello"))
+    run.open_turn()
+    run.sampled([5, STOP_ID])
+    run.restart()
+    assert len(run.tokens) == 0
+    with pytest.raises(ValueError, match="committed"):
+        run.open_turn()
+    assert give(run, user("bye")) == give(new, user("bye"))
+    assert [(span.segment, span.offset) for span in run.tokens.since(0)][-1] == (1, 0)
+
+
+@pytest.mark.parametrize("sampled", [None, []])
+def test_a_past_that_ends_before_a_step_is_refused(sampled):
+    run, other = prompt(), prompt()
+    spans = [] if sampled is None else [tokens_given(run)]
+    with pytest.raises(ValueError, match="does not end with a step"):
+        other.restore(spans)
+    assert other.tokens.total == 0
+
+
+def tokens_given(run: Prompt):
+    give(run, user("hello"))
+    (span,) = run.tokens.since(0)
+    return span
+
+
+def test_only_a_new_prompt_is_restored():
+    run = prompt()
+    past = play(run, [([user("go")], [5], False)])
+    with pytest.raises(ValueError, match="new context"):
+        run.restore(past)
+
+
 # --- injection
 
 
@@ -292,6 +369,14 @@ def constraint(choice: ToolChoice, template: str = SMOLLM, tags: bool = False, *
 def test_no_choice_no_constraint():
     assert constraint(ToolChoice("none")) is None
     assert constraint(ToolChoice(), tools=[]) is None
+
+
+def test_a_summary_is_free_whatever_else_is_asked_for():
+    run = prompt(tools=[WEATHER], text_format={"type": "json_object"})
+    assert run.constraint(StepSpec(ToolChoice("required"), is_summary=True)) is None
+    call = '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>'
+    parser = run.new_parser(StepSpec(is_summary=True))
+    assert parser.feed(run._form.vocabulary.encode(call)) == [TextDelta(call)]
 
 
 def test_required_holds_from_the_first_token():

@@ -62,6 +62,20 @@ def test_a_pace_in_a_step_changes_only_what_it_names():
     assert scenario.at_end.pace == Pace(ttft_ms=5.0, tokens_per_second=9.0)
 
 
+def test_a_summary_is_a_text_at_the_pace_of_the_scenario():
+    scenario = parse_scenario("pace: {ttft_ms: 5}\nsummary: 'So far {items}'\nsteps: [{text: a}]")
+    speech = Speech(make=TextDelta, template="So far {items}")
+    assert scenario.summary == ScriptedStep(parts=(speech,), pace=Pace(ttft_ms=5.0))
+    assert parse_scenario("steps: [{text: a}]\nsummary: {words: 1}").summary.parts[0].deltas == (TextDelta("The"),)
+
+
+def test_without_a_summary_there_is_one_that_says_so():
+    (speech,) = parse_scenario("steps: [{text: a}]").summary.parts
+    assert fill(speech.template, {"items": "7"}) == (
+        "A summary of the 7 items so far would stand here; nothing was inferred."
+    )
+
+
 def test_text_is_cut_into_deltas_when_loaded():
     speech = Speech(make=TextDelta, deltas=tuple(map(TextDelta, ["It", " is", " sunny", "."])))
     assert step("{text: It is sunny.}").parts == (speech,)

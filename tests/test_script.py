@@ -21,8 +21,9 @@ from engine.backends.base import (
     ToolChoice,
 )
 from engine.backends.scenario import parse_scenario, resolve_scenario
-from engine.backends.script import MAX_BATCH, ScriptBackend, ScriptSequence
+from engine.backends.script import ScriptBackend, ScriptSequence
 from engine.backends.script_context import EstimatedContext, estimate_tokens
+from engine.backends.script_step import MAX_BATCH
 from engine.backends.script_take import NO_LIMIT, Limit, take_step
 from engine.content import ComputerScreenshot, InputImage
 from engine.errors import BackendError, NotFound, RequestError
@@ -344,6 +345,45 @@ async def test_close_ends_the_step_and_allows_no_other():
     sequence.close()
     with pytest.raises(ValueError, match="closed"):
         sequence.start_step(StepSpec())
+
+
+async def test_an_interrupted_step_ends_with_what_was_given_so_far(autojump_clock):
+    sequence = opened(
+        "{text: a b c d, call: {name: look}}, {text: next}", more="pace: {tokens_per_second: 1}", tools=[LOOK]
+    )
+    await give(sequence, GO)
+    sequence.start_step(StepSpec())
+    assert [await sequence.next_deltas() for _ in range(2)] == [[TextDelta("a")], [TextDelta(" b")]]
+    await trio.sleep(1.5)
+    (end,) = sequence.interrupt()
+    assert (end.reason, end.usage, end.timing.sampling_ms) == ("stop", count_usage(30, 2), pytest.approx(2500))
+    assert text([delta for _, delta in await sample(sequence)]) == "next"
+
+
+async def test_what_comes_after_a_restart_is_nothing_new_to_the_script():
+    sequence = opened("{text: a}, {text: '{turn} {items} {last_user}'}, {text: '{turn} {items}'}")
+    await give(sequence, GO)
+    await sample(sequence)
+    await give(sequence, Message(role="user", content="and"))
+    sequence.restart()
+    extension = await give(sequence, GO, Message(role="user", content="x" * 40), Message(role="assistant", content="y"))
+    timed = await sample(sequence)
+    assert text([delta for _, delta in timed]) == "2 2 and"
+    assert end_of([delta for _, delta in timed]).usage == count_usage(extension.num_tokens, 3)
+    await give(sequence, GO)
+    assert text([delta for _, delta in await sample(sequence)]) == "3 3"
+
+
+async def test_a_summary_is_at_the_pace_of_the_scenario_and_no_step(autojump_clock):
+    sequence = opened("{text: a}, {text: '{step}'}", more="pace: {ttft_ms: 500}\nsummary: 'All {items}; {turn}.'")
+    await give(sequence, GO)
+    await sample(sequence)
+    timed = await sample(sequence, StepSpec(is_summary=True))
+    assert timed[0][0] == pytest.approx(0.5)
+    assert text([delta for _, delta in timed]) == "All 1; 1."
+    cut = await sample(sequence, StepSpec(is_summary=True, max_tokens=1))
+    assert end_of([delta for _, delta in cut]).reason == "max_output_tokens"
+    assert text([delta for _, delta in await sample(sequence)]) == "2"
 
 
 # --- what it counts ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from engine import items
-from engine.backends.base import CallStart, RunSpec, StepEnd, StepSpec
+from engine.backends.base import CallStart, Past, RunSpec, StepEnd, StepSpec
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend, ScriptSequence
@@ -107,6 +107,18 @@ async def test_the_control_counts_every_item_it_went_through(form):
     assert (extension.num_items, sequence.work.num_items) == (5, 1 + 5)
     sequence.commit(extension)
     assert sequence.num_context_tokens == extension.num_tokens == len(extension.token_ids)
+
+
+async def test_the_control_forks_and_restarts_but_cannot_be_restored(form):
+    sequence, new = opened(form, UncachedContext), opened(form, UncachedContext)
+    await turn(sequence, GO)
+    fork = sequence.fork("r2")
+    await turn(fork, output("far"))
+    assert (await sequence.prepare([GO])).num_items == 5
+    fork.restart()
+    assert (await fork.prepare([GO])).token_ids == (await new.prepare([GO])).token_ids
+    with pytest.raises(ValueError, match="token cache"):
+        new.restore(Past([], [[GO]], 0))
 
 
 async def test_both_make_the_same_context_where_nothing_depends_on_the_cut(form):

@@ -12,6 +12,15 @@ IDS = st.lists(st.integers(0, 2**32 - 1), max_size=5)
 MOVES = st.lists(st.one_of(st.tuples(st.sampled_from(["give", "sample"]), IDS), st.just(("segment", []))), max_size=12)
 
 
+def played(log: TokenLog, moves: list[tuple[str, list[int]]]) -> TokenLog:
+    for move, ids in moves:
+        if move == "segment":
+            log.start_segment()
+        else:
+            getattr(log, move)(ids)
+    return log
+
+
 @given(MOVES)
 def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[int]]]) -> None:
     log, model, segment = TokenLog(), [], 0
@@ -38,6 +47,31 @@ def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[in
             place += len(span.ids)
         borders = pairwise(spans)
         assert all((a.segment, a.sampled) != (b.segment, b.sampled) for a, b in borders)
+
+
+@given(MOVES, MOVES)
+def test_a_copy_and_what_is_made_of_its_spans_say_the_same_and_go_on_by_themselves(before, after) -> None:
+    log = played(TokenLog(), before)
+    spans, context = list(log.since(0)), list(log.context())
+    assert [list(log.segment_ids(number)) for number in range(log.segment + 1)][-1] == context
+    twin, again = log.copy(), TokenLog()
+    again.extend(spans)
+    assert list(twin.since(0)) == list(again.since(0)) == spans
+    assert (twin.segment, list(twin.context())) == (log.segment, context)
+    assert [list(again.segment_ids(number)) for number in range(again.segment + 1)] == [
+        list(log.segment_ids(number)) for number in range(again.segment + 1)
+    ]
+    played(twin, after)
+    assert (list(log.since(0)), list(log.context())) == (spans, context)
+    assert list(twin.since(0)) == list(played(log, after).since(0))
+
+
+def test_spans_are_taken_in_where_the_log_ends() -> None:
+    log, rest = played(TokenLog(), [("give", [1]), ("sample", [2]), ("segment", []), ("give", [3, 4])]), TokenLog()
+    rest.extend(log.since(0))
+    played(log, [("sample", [5]), ("segment", []), ("give", [6])])
+    rest.extend(log.since(rest.total))
+    assert list(rest.since(0)) == list(log.since(0))
 
 
 def test_empty_log_has_no_spans() -> None:

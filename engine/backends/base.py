@@ -2,7 +2,8 @@
 
 The loop opens one Sequence per run and then repeats: `prepare` the new items (render, tokenise, check that they fit),
 `commit` them, `start_step`, `next_deltas` until a StepEnd arrives. Between two steps the sequence rests with
-everything it knows (tokens, KV cache, parser); nothing on this seam ever takes the history again.
+everything it knows (tokens, KV cache, parser); nothing on this seam takes the history again, but for `restart` (the
+context is to become another one) and `restore` (the process that knew it is gone).
 """
 
 from collections.abc import Sequence as ListOf
@@ -48,10 +49,14 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class StepSpec(msgspec.Struct, frozen=True):
-    """One sampling step. `max_tokens` is what is left of the run's `max_output_tokens`, None for no limit."""
+    """One sampling step. `max_tokens` is what is left of the run's `max_output_tokens`, None for no limit.
+
+    is_summary: what the context says, in free text; neither tools nor a text format count.
+    """
 
     tool_choice: ToolChoice = ToolChoice()
     max_tokens: int | None = None
+    is_summary: bool = False
 
 
 class Extension(msgspec.Struct, frozen=True):
@@ -73,8 +78,8 @@ class Past(msgspec.Struct, frozen=True):
     """What a sequence at rest between two steps has been through; enough to make another one like it.
 
     spans: its token log from the beginning, all segments; empty on backends that see no tokens. rounds: the items given
-    before each step, one round a step, oldest first (what a restart was followed by is not in them). num_tokens: the
-    length of the context, for backends that see no tokens.
+    before each step, one round a step, oldest first; not what replaced the context after a restart, and not summaries
+    and what asked for them. num_tokens: the length of the context, for backends that see no tokens.
     """
 
     spans: list[Span]
@@ -124,6 +129,9 @@ class CallEnd(msgspec.Struct, frozen=True):
     """The call is whole: its arguments can be parsed."""
 
 
+Reason = Literal["stop", "max_output_tokens", "context_length_exceeded", "content_filter"]
+
+
 class StepEnd(msgspec.Struct, frozen=True):
     """The model stopped. `usage` and `timing` are this step's; timing here has prefill and sampling only.
 
@@ -131,7 +139,7 @@ class StepEnd(msgspec.Struct, frozen=True):
     `content_filter`.
     """
 
-    reason: Literal["stop", "max_output_tokens", "context_length_exceeded", "content_filter"]
+    reason: Reason
     usage: Usage = Usage()
     timing: Timing = Timing()
 
@@ -183,6 +191,34 @@ class Sequence(Protocol):
 
     def cancel_step(self) -> None:
         """Stop sampling as soon as possible, during prefill too. No further `next_deltas` for this step."""
+
+    def interrupt(self) -> list[Delta]:
+        """Stop sampling now and keep what was sampled: its last deltas, and a StepEnd (`stop`) at the end.
+
+        What was begun stays as it is: a call that was cut has no CallEnd. The context is at rest. To be called by the
+        task that reads the step, when no `next_deltas` waits. Raises ValueError without a step, BackendError when the
+        model has failed.
+        """
+
+    # The next three are for a sequence at rest: they raise ValueError during a step, and when it is closed.
+
+    def fork(self, response_id: str) -> "Sequence":
+        """Another sequence with this context, token for token, for another run with these settings.
+
+        Both go on independently. A seed that the run was given is the fork's too; without one it draws its own way.
+        """
+
+    def restart(self) -> None:
+        """Begin a new segment: the context is empty, and the next `prepare` renders instructions and tools again.
+
+        What is committed next stands for what was there before; it tells the model nothing new.
+        """
+
+    def restore(self, past: Past) -> None:
+        """Make this new sequence go on where another one was, under the same settings, token for token.
+
+        Raises ValueError when it is not new, or for a past that does not end with a step of this backend.
+        """
 
     def close(self) -> None:
         """The run is over: its KV may be dropped or kept as a reusable prefix."""

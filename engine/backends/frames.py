@@ -100,6 +100,14 @@ class Ready(_Frame, frozen=True, tag="ready"):
     load_ms: float
 
 
+class Begun(_Frame, frozen=True, tag="begun"):
+    """A job has begun; the KV of `reused` ids was there."""
+
+    seq: int
+    job: int
+    reused: int
+
+
 class Sampled(_Frame, frozen=True, tag="sampled"):
     """Ids that a job drew or its grammar forced, in order, at least one."""
 
@@ -134,7 +142,7 @@ class Failed(_Frame, frozen=True, tag="failed"):
     is_lost: bool = False
 
 
-Report = Loading | Ready | Sampled | Finished | Failed
+Report = Loading | Ready | Begun | Sampled | Finished | Failed
 
 
 # --- framing -----------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ class Grammars:
 
         Raises RequestError when the choice demands a call and there is no such tool.
         """
+        if step.is_summary:
+            return None
         choice = step.tool_choice
         labels = self._tools.callable_under(choice)
         if choice.mode == "required":

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.frames import Adopt, Command, Drop, Extend, Failed, Report, Sample, Sampled, Stop
+from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Report, Sample, Sampled, Stop
 from engine.backends.guide import GrammarError, Guides
 from engine.backends.job import KV, Context, Job
 from engine.backends.scheduler import CHUNK, Kind, Want, plan
@@ -44,7 +44,7 @@ class Jobs:
         return not any(self._wants())
 
     def handle(self, command: Command) -> Iterator[Report]:
-        """Carry out a command; reports only when a job fails or ends at once. Use the iterator up."""
+        """Carry out a command; reports only of a job that begins, or fails or ends at once. Use the iterator up."""
         match command:
             case Extend():
                 self._extend(command)
@@ -128,6 +128,7 @@ class Jobs:
             yield Failed(ask.seq, ask.job, str(error))
             return
         self._jobs[ask.seq] = job
+        yield Begun(ask.seq, ask.job, job.reused)
         yield from self._go_on(job, list if job.end else job.start)
 
     def _go_on(self, job: Job, more: Callable[[], list[int]]) -> Iterator[Report]:

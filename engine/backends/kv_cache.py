@@ -40,6 +40,11 @@ class Entry(msgspec.Struct):
         """Whether the log still is at the segment that the worker knows."""
         return self.segment == self.tokens.segment
 
+    @property
+    def packed(self) -> bytes:
+        """The ids that the worker has, four bytes each."""
+        return _packed(self.tokens.segment_ids(self.segment))[: 4 * self.num_tokens]
+
 
 class Match(NamedTuple):
     """`source` shares its first `keep` ids. `move`: it is of no use beyond that, so its KV need not be copied."""
@@ -68,9 +73,14 @@ class KVCache:
         self._max_tokens = max_tokens
 
     def held(self, seq: int) -> int:
-        """Ids of the sequence's present context that the worker has."""
+        """Ids of the sequence's present context that the worker has.
+
+        After a restart those are what the two contexts have in common: instructions and tools, as a rule.
+        """
         entry = self._entries.get(seq)
-        return entry.num_tokens if entry and entry.is_current else 0
+        if entry is None or entry.is_current:
+            return entry.num_tokens if entry else 0
+        return common_prefix(entry.packed, _packed(entry.tokens.context())) // 4
 
     def put(self, seq: int, tokens: TokenLog, num_tokens: int, use: Use) -> None:
         """The worker now has the first `num_tokens` ids of `tokens`; makes the entry the one used last."""
@@ -116,15 +126,14 @@ class KVCache:
         wanted = _packed(tokens.context())
         best: Match | None = None
         for source, entry in self._sources(seq):
-            held = _packed(entry.tokens.context())[: 4 * entry.num_tokens]
-            keep = min(common_prefix(wanted, held) // 4, len(tokens) - 1)
+            keep = min(common_prefix(wanted, entry.packed) // 4, len(tokens) - 1)
             if keep >= max(MIN_ADOPTED, best.keep + 1 if best else 0):
                 # a retired context of which less than half is shared may serve others better than us
                 best = Match(source, keep, move=entry.use is Use.RETIRED and 2 * keep >= entry.num_tokens)
         return best
 
     def _sources(self, seq: int) -> Iterator[tuple[int, Entry]]:
-        return ((source, entry) for source, entry in self._entries.items() if source != seq and entry.is_current)
+        return ((source, entry) for source, entry in self._entries.items() if source != seq)
 
 
 def _packed(ids: Sequence[int]) -> bytes:

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from engine.backends.base import ModelInfo, RunSpec
-from engine.backends.frames import Adopt, Command, Drop, Extend, Failed, Finished, Ready, Report, Sampled, Stop
+from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Finished, Ready, Report, Sampled, Stop
 from engine.backends.kv_cache import KVCache, Use
 from engine.backends.local_sequence import LocalSequence, Prompt, Sampling
 from engine.backends.worker_link import WorkerLink
@@ -81,16 +81,7 @@ class LocalBackend:
         """See base. Raises NotFound for another model, RequestError for what the prompt cannot hold."""
         if spec.model != self._model.id:
             raise NotFound(f"The model '{spec.model}' does not exist.", param="model", code="model_not_found")
-        prompt = self._make_prompt(spec)
-        self._num_sequences += 1
-        return LocalSequence(
-            self._num_sequences,
-            prompt,
-            self._sampling(spec),
-            window=self._model.context_window,
-            stop_ids=self._model.stop_ids,
-            desk=self,
-        )
+        return self.new_sequence(self._make_prompt(spec), spec)
 
     def _sampling(self, spec: RunSpec) -> Sampling:
         return Sampling(
@@ -102,6 +93,18 @@ class LocalBackend:
         )
 
     # --- for sequences (see local_sequence.Desk)
+
+    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> LocalSequence:
+        self._num_sequences += 1
+        return LocalSequence(
+            self._num_sequences,
+            spec,
+            prompt,
+            self._sampling(spec),
+            window=self._model.context_window,
+            stop_ids=self._model.stop_ids,
+            desk=self,
+        )
 
     def give(self, sequence: LocalSequence) -> None:
         if self._link.is_up:
@@ -160,6 +163,8 @@ class LocalBackend:
     def worker_said(self, report: Report) -> None:
         """A report of a job; of one that was stopped it comes too late."""
         match report:
+            case Begun() if sequence := self._jobs.get(report.job):
+                sequence.on_begun(report)
             case Sampled() if sequence := self._jobs.get(report.job):
                 sequence.on_sampled(report.ids)
                 self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
@@ -186,7 +191,7 @@ class LocalBackend:
         """New numbers: what the worker may still say of the old ones counts no more."""
         for job in jobs:
             sequence = self._jobs.pop(job)
-            sequence.on_begun(self.begin(sequence))
+            sequence.on_asked(self.begin(sequence))
 
 
 @asynccontextmanager

@@ -10,20 +10,14 @@ from typing import Protocol
 import msgspec
 import trio
 
-from engine.backends.base import Delta, Extension, StepEnd, StepSpec
+from engine.backends.base import Delta, Extension, Past, RunSpec, StepEnd, StepSpec
 from engine.backends.constraint import Constraint
-from engine.backends.frames import Finished, Sample
+from engine.backends.frames import Begun, Finished, Sample
+from engine.backends.local_step import Parser, Step
+from engine.clock import now_ms
 from engine.errors import BackendError
 from engine.items import Item
-from engine.tokens import TokenLog
-from engine.usage import Timing, count_usage
-
-
-class Parser(Protocol):
-    """See `parser.StreamParser`."""
-
-    def feed(self, ids: ListOf[int], /) -> list[Delta]: ...
-    def close(self) -> list[Delta]: ...
+from engine.tokens import Span, TokenLog
 
 
 class Prompt(Protocol):
@@ -37,6 +31,9 @@ class Prompt(Protocol):
     def sampled(self, ids: ListOf[int]) -> None: ...
     def constraint(self, step: StepSpec) -> Constraint | None: ...
     def new_parser(self, step: StepSpec) -> Parser: ...
+    def fork(self) -> "Prompt": ...
+    def restart(self) -> None: ...
+    def restore(self, spans: ListOf[Span]) -> None: ...
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -52,6 +49,9 @@ class Sampling(msgspec.Struct, frozen=True):
 class Desk(Protocol):
     """What a sequence asks of its backend. Nothing here waits."""
 
+    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> "LocalSequence":
+        """Another sequence over this prompt."""
+
     def give(self, sequence: "LocalSequence") -> None:
         """Let the worker have what was committed, if it is up."""
 
@@ -65,31 +65,13 @@ class Desk(Protocol):
         """The sequence is closed."""
 
 
-class Step:
-    """A step under way. `base`: length of the context it samples from."""
-
-    def __init__(
-        self, base: int, limit: int, parser: Parser, constraint: Constraint | None, *, given: int, ends_context: bool
-    ) -> None:
-        self.base = base
-        self.limit = limit
-        self.parser = parser
-        self.constraint = constraint
-        self.given = given
-        self.ends_context = ends_context
-        self.job = 0
-        self.num_deaths = 0
-        self.fresh: list[int] = []  # sampled, in the log, not parsed yet
-        self.end: Finished | None = None
-        self.error: BackendError | None = None
-
-
 class LocalSequence:
     """A Sequence (see base) whose model is in the worker."""
 
     def __init__(
         self,
         number: int,
+        spec: RunSpec,
         prompt: Prompt,
         sampling: Sampling,
         *,
@@ -99,6 +81,7 @@ class LocalSequence:
     ) -> None:
         """number: its name on the link. window: most tokens of a context."""
         self.number = number
+        self._spec = spec
         self._prompt = prompt
         self._sampling = sampling
         self._window = window
@@ -129,8 +112,7 @@ class LocalSequence:
 
     def start_step(self, step: StepSpec) -> None:
         """See base. Raises RequestError for a tool choice that cannot be held; ValueError during another step."""
-        if self._step or self._is_closed:
-            raise ValueError("a step is under way" if self._step else "the sequence is closed")
+        self._expect_rest()
         constraint, parser = self._prompt.constraint(step), self._prompt.new_parser(step)
         self._prompt.open_turn()
         base = len(self.tokens)
@@ -138,7 +120,7 @@ class LocalSequence:
         limit = room if step.max_tokens is None else min(room, step.max_tokens)
         given = self.tokens.total - self._num_seen
         is_short = step.max_tokens is None or room < step.max_tokens
-        self._step = Step(base, limit, parser, constraint, given=given, ends_context=is_short)
+        self._step = Step(base, limit, parser, constraint, given=given, ends_context=is_short, began=now_ms())
         self._step.job = self._desk.begin(self)
 
     async def next_deltas(self) -> list[Delta]:
@@ -147,14 +129,45 @@ class LocalSequence:
         while True:
             if self._step is None:
                 raise ValueError("no step is under way")
-            if deltas := self._take(self._step):
+            if deltas := self._step.take():
+                if isinstance(deltas[-1], StepEnd):
+                    self._end_step()
                 return deltas
             await self._changed.wait()
 
     def cancel_step(self) -> None:
-        if self._step and not self._step.end:
-            self._desk.stop(self, self._step.job)
+        if self._step:
+            self._stop(self._step)
+            self._end_step()
+
+    def interrupt(self) -> list[Delta]:
+        if self._step is None:
+            raise ValueError("no step is under way")
+        self._stop(self._step)
+        deltas = self._step.interrupt(now_ms())
         self._end_step()
+        return deltas
+
+    def fork(self, response_id: str) -> "LocalSequence":
+        """See base. The worker copies the KV of what both have in common when the fork is first committed to."""
+        self._expect_rest()
+        twin = self._desk.new_sequence(
+            self._prompt.fork(), msgspec.structs.replace(self._spec, response_id=response_id)
+        )
+        twin._num_seen = self._num_seen
+        return twin
+
+    def restart(self) -> None:
+        self._expect_rest()
+        self._prompt.restart()
+        self._num_seen = self.tokens.total
+
+    def restore(self, past: Past) -> None:
+        """See base. The worker may begin at once to compute what it lacks, which is all of it after a kill."""
+        self._expect_rest()
+        self._prompt.restore(past.spans)
+        self._num_seen = self.tokens.total
+        self._desk.give(self)
 
     def close(self) -> None:
         if not self._is_closed:
@@ -164,93 +177,70 @@ class LocalSequence:
 
     # --- for the backend
 
-    @property
-    def job(self) -> int:
-        """The number of the job under way, 0 for none."""
-        return self._step.job if self._step and not self._step.end and not self._step.error else 0
-
     def ask(self, job: int) -> Sample:
         """What is still to be sampled of the step under way."""
-        assert self._step
-        num_sampled = len(self.tokens) - self._step.base
+        step = self._under_way
         return Sample(
             self.number,
             job,
-            self._step.limit - num_sampled,
+            step.limit - step.num_sampled,
             self._stop_ids,
             self._sampling.seed,
             self._sampling.temperature,
             self._sampling.top_p,
             self._sampling.presence_penalty,
             self._sampling.frequency_penalty,
-            num_sampled,
-            self._step.constraint,
+            step.num_sampled,
+            step.constraint,
         )
+
+    def on_asked(self, job: int) -> None:
+        """The step goes on under another number."""
+        self._under_way.job = job
+
+    def on_begun(self, report: Begun) -> None:
+        """A worker has begun with the step."""
+        self._under_way.begun(report.reused)
 
     def on_sampled(self, ids: list[int]) -> None:
         """The worker drew these."""
-        assert self._step
         self._prompt.sampled(ids)
-        self._step.fresh += ids
+        self._under_way.sampled(ids, now_ms())
         self._notify()
 
     def on_finished(self, report: Finished) -> None:
         """The worker came to the step's end."""
-        assert self._step
-        self._step.end = report
+        self._under_way.finished(report)
         self._notify()
 
     def on_failed(self, message: str) -> None:
         """The step cannot go on."""
-        assert self._step
-        self._step.error = BackendError(message)
+        self._under_way.failed(BackendError(message))
         self._notify()
 
     def on_lost(self) -> bool:
-        """The worker lost the step. Whether to try it again: a context that kills two workers would kill a third."""
-        assert self._step
-        self._step.num_deaths += 1
-        return self._step.num_deaths < 2
-
-    def on_begun(self, job: int) -> None:
-        """The step goes on under another number."""
-        assert self._step
-        self._step.job = job
+        """The worker lost the step. Whether to try it again."""
+        return self._under_way.lost()
 
     # --- inside
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    @property
+    def _under_way(self) -> Step:
+        assert self._step
+        return self._step
 
-    def _take(self, step: Step) -> list[Delta]:
-        """Deltas of what has been sampled since; empty when there is nothing to say yet."""
-        ids, step.fresh = step.fresh, []
-        deltas = step.parser.feed(ids) if ids else []
-        if deltas:
-            return deltas  # the end, if there, with the next call: cheap, and each part is handed on at once
-        if step.error:
-            raise step.error
-        if step.end:
-            deltas += [*step.parser.close(), self._step_end(step, step.end)]
-            self._end_step()
-        return deltas
+    def _expect_rest(self) -> None:
+        if self._step or self._is_closed:
+            raise ValueError("a step is under way" if self._step else "the sequence is closed")
+
+    def _stop(self, step: Step) -> None:
+        if not step.is_over:
+            self._desk.stop(self, step.job)
 
     def _end_step(self) -> None:
         self._step = None
         self._num_seen = self.tokens.total
 
-    def _step_end(self, step: Step, end: Finished) -> StepEnd:
-        num_sampled = len(self.tokens) - step.base
-        timing = Timing(
-            queue_ms=end.queue_ms,
-            prefill_ms=end.prefill_ms,
-            sampling_ms=end.sampling_ms,
-            tokens_new=step.given,
-            tokens_reused=min(end.reused, step.base),
-            tokens_prefilled=min(end.prefilled, step.base),
-        )
-        usage = count_usage(step.base, num_sampled, cached_tokens=min(end.reused, step.base))
-        if end.reason == "stop":
-            return StepEnd("stop", usage, timing)
-        return StepEnd("context_length_exceeded" if step.ends_context else "max_output_tokens", usage, timing)
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

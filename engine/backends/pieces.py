@@ -14,7 +14,7 @@ These words were not inferred by a model: they fill the place of an answer at a 
 """
 _FILLER: Final = _FILLER_TEXT.split()
 
-PLACEHOLDERS: Final = frozenset({"last_output", "outputs", "last_user", "turn", "step", "index"})
+PLACEHOLDERS: Final = frozenset({"last_output", "outputs", "last_user", "items", "turn", "step", "index"})
 DEFAULT_LIMIT: Final = 1000  # characters that one placeholder may bring in, unless it says `{name:limit}`
 _PLACEHOLDER: Final = re.compile(r"\{(\{[a-z_]+(?::\d+)?\})\}|\{([a-z_]+)(?::(\d+))?\}")
 

@@ -5,6 +5,7 @@ already shows (a run of the model's own items), so that a run that starts from a
 Conditions are decided when the cursor passes them, by what had been said up to there.
 """
 
+import copy
 from collections.abc import Sequence as ListOf
 from typing import Any, Final, assert_never
 
@@ -52,13 +53,22 @@ class Playback:
         self._last_user = ""
         self._outputs: dict[str, str] = {}
         self._last_output = ""
+        self._num_items = 0
         self._num_turns = 0
         self._num_steps = 0
+
+    def fork(self) -> "Playback":
+        """Another one that stands at the same place."""
+        twin = copy.copy(self)
+        twin._frames = list(map(copy.copy, self._frames))
+        twin._outputs = self._outputs.copy()
+        return twin
 
     # --- what it hears -----------------------------------------------------------------------------------------
 
     def give(self, given: ListOf[items.Item]) -> None:
         """Take in items of the run's input, in order."""
+        self._num_items += len(given)
         for item in given:
             if isinstance(item, items.Message):
                 self._hear_message(item)
@@ -100,6 +110,7 @@ class Playback:
             "last_output": self._last_output,
             "outputs": "\n".join(self._outputs.values()),
             "last_user": self._last_user,
+            "items": str(self._num_items),
             "turn": str(max(self._num_turns, 1)),
             "step": str(self._num_steps),
             "index": str(self._frames[-1].index),

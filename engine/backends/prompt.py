@@ -6,8 +6,10 @@ next extension, as does the stop token itself when the model was cut off before 
 
     EMPTY ──commit──▶ GIVEN ──open_turn──▶ OPEN ──sampled──▶ OPEN, or STOPPED with a stop token
     OPEN, STOPPED ──commit──▶ GIVEN          STOPPED ──open_turn──▶ OPEN          EMPTY, GIVEN ──commit──▶ GIVEN
+    any ──restart──▶ EMPTY                   EMPTY ──restore──▶ OPEN, or STOPPED
 """
 
+import copy
 import enum
 import time
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from engine.backends.parser import StreamParser
 from engine.backends.prompt_format import PromptFormat, Rendered, ToolContext
 from engine.errors import RequestError
 from engine.items import Answer, Item
-from engine.tokens import TokenLog
+from engine.tokens import Span, TokenLog
 
 __all__ = ["Prompt", "PromptFormat"]
 
@@ -144,14 +146,17 @@ class Prompt:
                 ids = [*self._lead(), *self._form.header_ids]
                 self.tokens.give(ids)
                 self._tail = _Tail.OPEN
+                self._answers_call = False  # what comes next, if nothing is given, follows the model's own words
                 return ids
 
     def sampled(self, ids: Sequence[int]) -> None:
         """Append what the model drew, its stop token included."""
         self.tokens.sample(ids)
         if ids:
-            is_closed = self._form.close_ids[:1] == [ids[-1]]
-            self._tail = _Tail.STOPPED if is_closed else _Tail.OPEN
+            self._tail = self._tail_after(ids[-1])
+
+    def _tail_after(self, sampled_id: int) -> _Tail:
+        return _Tail.STOPPED if self._form.close_ids[:1] == [sampled_id] else _Tail.OPEN
 
     def constraint(self, step: StepSpec) -> Constraint | None:
         """How the step's tokens are held to a syntax; None: free. Raises RequestError naming `tool_choice`."""
@@ -160,3 +165,29 @@ class Prompt:
     def new_parser(self, step: StepSpec) -> StreamParser:
         """A parser for the step that is about to be sampled."""
         return self._form.new_parser(self._tools, step)
+
+    # --- another context
+
+    def fork(self) -> "Prompt":
+        """A prompt with the same context that goes on by itself."""
+        twin = copy.copy(self)
+        twin.tokens = self.tokens.copy()
+        return twin
+
+    def restart(self) -> None:
+        """An empty context in a new segment of the log."""
+        self.tokens.start_segment()
+        self._tail = _Tail.EMPTY
+        self._last_role = None
+        self._answers_call = False
+
+    def restore(self, spans: Sequence[Span]) -> None:
+        """The context that a log ended with. Raises ValueError when this one is not new, or no step ended there."""
+        header = self._form.header_ids
+        if self.tokens.total:
+            raise ValueError("only a new context can be restored")
+        if not spans or not (spans[-1].sampled or spans[-1].ids[-len(header) :] == header):
+            raise ValueError("the past does not end with a step")
+        self.tokens.extend(spans)
+        last = spans[-1]
+        self._tail = self._tail_after(last.ids[-1]) if last.sampled else _Tail.OPEN  # else a step of no tokens

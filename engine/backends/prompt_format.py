@@ -183,7 +183,7 @@ class PromptFormat:
 
     def new_parser(self, context: ToolContext, step: StepSpec) -> StreamParser:
         """A parser of the step's ids; without callable tools, call syntax is text."""
-        may_call = bool(context.tools.callable_under(step.tool_choice))
+        may_call = not step.is_summary and bool(context.tools.callable_under(step.tool_choice))
         tools = context.tools if may_call else ToolSet({})
         constraint = context.grammars.constraint(step, after_output=False)
         is_held = constraint is not None and constraint.mode == "always"

@@ -4,6 +4,7 @@
     pace: {ttft_ms: 200, tokens_per_second: 50}   # default 0 and 0: as fast as possible
     context_window: 8192                 # tokens; default: no limit
     at_end: repeat                       # after the last step: repeat (default) | stop | a step
+    summary: They asked for the weather. # said when a summary is asked for; default: a sentence that says it is none
     steps:
       - reasoning: Two cities, so two calls.
         calls:
@@ -33,12 +34,12 @@ A call names a tool that the client offers, or takes `tool: first`, the first on
 tool_search, by default the offered tool's kind; or mcp_approval, which needs `name` and `server_label` and no tool.
 
 Placeholders in texts, inputs and the strings of arguments: {last_output}, {outputs} (all since the last step, one a
-line), {last_user}, {turn}, {step}, {index} (of the innermost repeat), all counted from 1. {last_output:80} limits the
-characters (1000 without). {{turn}} is the text {turn}; other braces mean nothing.
+line), {last_user}, {items} (how many were given so far), {turn}, {step}, {index} (of the innermost repeat), all counted
+from 1. {last_output:80} limits the characters (1000 without). {{turn}} is the text {turn}; other braces mean nothing.
 
 A run starts at step 1, and a run that outlives the script does what `at_end` says. Steps that a run's history
 already shows (assistant turns in its input) are passed over, so the stateless and chained designs play the same, and a
-run tried again after a failure meets that failure again.
+run tried again after a failure meets that failure again. A summary is no step: the run goes on as if it had not been.
 Unknown keys are errors. All of it is deterministic.
 """
 
@@ -79,6 +80,7 @@ __all__ = ["Scenario", "ScenarioError", "load_scenario", "parse_scenario", "reso
 
 SHIPPED: Final = Path(__file__).parent.parent / "scenarios"
 PREFIX: Final = "script:"
+_NO_SUMMARY: Final = "A summary of the {items} items so far would stand here; nothing was inferred."
 
 # --- loading -----------------------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ def load_scenario(path: Path) -> Scenario:
 
 def parse_scenario(source: str, file: str = "scenario.yaml") -> Scenario:
     """The scenario in a text; `file` is what errors call it and what gives the model its name."""
-    fields = dict(read_fields(source, file).pairs({"model", "pace", "context_window", "at_end", "steps"}))
+    fields = dict(read_fields(source, file).pairs({"model", "pace", "context_window", "at_end", "summary", "steps"}))
     if "steps" not in fields:
         raise read_fields(source, file).error("needs `steps`")
     pace = _pace(fields["pace"], Pace()) if "pace" in fields else Pace()
@@ -116,6 +118,7 @@ def parse_scenario(source: str, file: str = "scenario.yaml") -> Scenario:
     return Scenario(
         model=PREFIX + name.removeprefix(PREFIX),
         entries=_entries(fields["steps"], pace),
+        summary=_summary(fields.get("summary"), pace),
         at_end=_at_end(fields["at_end"], pace) if "at_end" in fields else "repeat",
         context_window=window,
     )
@@ -125,6 +128,11 @@ def _at_end(field: Field, pace: Pace) -> ScriptedStep | Literal["repeat", "stop"
     if field.kind != "text":
         return _step(field, pace)
     return "stop" if field.choice("repeat", "stop") == "stop" else "repeat"
+
+
+def _summary(field: Field | None, pace: Pace) -> ScriptedStep:
+    speech = _speech(field, TextDelta) if field else Speech(make=TextDelta, template=_NO_SUMMARY)
+    return ScriptedStep(parts=(speech,), pace=pace)
 
 
 def _pace(field: Field, default: Pace) -> Pace:

@@ -106,9 +106,13 @@ Entry = ScriptedStep | Repeat | Choice
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole scenario. `model` begins with `script:`. `at_end` is the extra step, `repeat` or `stop`."""
+    """A whole scenario. `model` begins with `script:`. `at_end` is the extra step, `repeat` or `stop`.
+
+    `summary` is played when a summary is asked for; it is none of the steps.
+    """
 
     model: str
     entries: tuple[Entry, ...]
+    summary: ScriptedStep
     at_end: ScriptedStep | Literal["repeat", "stop"] = "repeat"
     context_window: int | None = None

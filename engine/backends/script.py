@@ -4,27 +4,25 @@ It is the model of the tests, of the latency and load benchmarks and of the comp
 step emits is worked out when the step starts, so that a delta costs a slice of a list.
 """
 
-from bisect import bisect_right
+import copy
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Self
 
 import msgspec
 import trio
 
-from engine.backends.base import Delta, Extension, ModelInfo, RunSpec, StepEnd, StepSpec
+from engine.backends.base import Delta, Extension, ModelInfo, Past, RunSpec, StepEnd, StepSpec, ToolChoice
 from engine.backends.playback import Playback
 from engine.backends.scenario import PREFIX
-from engine.backends.scenario_values import Scenario, ScriptedUsage
+from engine.backends.scenario_values import Scenario
 from engine.backends.script_context import Context, EstimatedContext, Work
-from engine.backends.script_take import NO_LIMIT, Ending, Limit, Take, take_step
+from engine.backends.script_step import Given, Step
+from engine.backends.script_take import NO_LIMIT, Limit, take_step
 from engine.errors import BackendError, NotFound, RequestError
 from engine.items import Item
 from engine.tokens import TokenLog
-from engine.usage import Timing, Usage, count_usage
-
-MAX_BATCH: Final = 16  # deltas given at once; other tasks run between two batches. Guessed, not measured
 
 
 class ScriptBackend:
@@ -79,12 +77,14 @@ class ScriptSequence:
     """One run of a scenario."""
 
     def __init__(self, scenario: Scenario, spec: RunSpec, context: Context) -> None:
+        self._scenario = scenario
         self._spec = spec
         self._context = context
         self._window = scenario.context_window
         self._playback = Playback(scenario, spec.tools, parallel_calls=spec.parallel_tool_calls)
         self._num_new = 0  # tokens given since the last step
-        self._step: _Step | None = None
+        self._is_restarted = False  # what is committed next has been heard already
+        self._step: Step | None = None
         self._is_closed = False
 
     @property
@@ -114,18 +114,27 @@ class ScriptSequence:
         items, inner = extension.payload
         self._context.commit(inner)
         self._num_new += extension.num_tokens
-        self._playback.give(items)
+        if not self._is_restarted:
+            self._playback.give(items)
+        self._is_restarted = False
 
     def start_step(self, step: StepSpec) -> None:
         """Work out the next step of the scenario. Raises ValueError while one is sampled or after `close`."""
+        self._expect_rest()
+        self._context.open_turn()
+        choice = ToolChoice("none") if step.is_summary else step.tool_choice
+        if step.is_summary:
+            scripted, values = self._scenario.summary, self._playback.values()
+        else:
+            scripted, values = self._playback.next_step()
+        take = take_step(scripted, values, self._spec.tools, choice, self._limit(step))
+        given = Given(self._context.num_tokens, self._context.num_kept, self._num_new)
+        self._step = Step(take, scripted.usage, given)
+        self._num_new = 0
+
+    def _expect_rest(self) -> None:
         if self._step is not None or self._is_closed:
             raise ValueError("the sequence is closed" if self._is_closed else "a step is being sampled")
-        self._context.open_turn()
-        scripted, values = self._playback.next_step()
-        take = take_step(scripted, values, self._spec.tools, step.tool_choice, self._limit(step))
-        given = _Given(self._context.num_tokens, self._context.num_kept, self._num_new)
-        self._step = _Step(take, scripted.usage, given)
-        self._num_new = 0
 
     def _limit(self, step: StepSpec) -> Limit:
         limit = NO_LIMIT if step.max_tokens is None else Limit(step.max_tokens, "max_output_tokens")
@@ -149,14 +158,14 @@ class ScriptSequence:
         # The end comes alone: what it takes (counting what was sampled, or failing) must not hold up the last deltas.
         return batch or [self._finish(step)]
 
-    def _finish(self, step: "_Step") -> StepEnd:
+    def _finish(self, step: Step) -> StepEnd:
         ending = step.take.ending
         self._settle(step)
         if isinstance(ending, BackendError):
             raise ending
         return step.end(ending)
 
-    def _settle(self, step: "_Step") -> None:
+    def _settle(self, step: Step) -> None:
         """Keep in the context what the step has sampled; the step is over."""
         self._step = None
         take, position = step.take, step.position
@@ -172,83 +181,36 @@ class ScriptSequence:
             self._settle(step)
             step.wake()
 
+    def interrupt(self) -> list[Delta]:
+        """Stop, as `cancel_step` does: what a scripted model has sampled is what it has given."""
+        step = self._step
+        if step is None:
+            raise ValueError("no step is being sampled")
+        self.cancel_step()
+        return [step.end("stop")]
+
+    def fork(self, response_id: str) -> Self:
+        self._expect_rest()
+        twin = copy.copy(self)
+        twin._spec = msgspec.structs.replace(self._spec, response_id=response_id)
+        twin._context = self._context.fork()
+        twin._playback = self._playback.fork()
+        return twin
+
+    def restart(self) -> None:
+        self._expect_rest()
+        self._context.restart()
+        self._num_new = 0
+        self._is_restarted = True
+
+    def restore(self, past: Past) -> None:
+        """See base. The scenario is brought to the same place by giving the rounds and taking the steps."""
+        self._expect_rest()
+        self._context.restore(past)
+        for items in past.rounds:
+            self._playback.give(items)
+            self._playback.next_step()
+
     def close(self) -> None:
         self.cancel_step()
         self._is_closed = True
-
-
-class _Given(NamedTuple):
-    """Tokens that a step starts from: the whole context, what of it is reused, what the client has just given."""
-
-    num_input: int
-    num_kept: int
-    num_new: int
-
-
-class _Step:
-    """One step being played: how far, since when, and what it may report."""
-
-    def __init__(self, take: Take, usage: ScriptedUsage, given: _Given) -> None:
-        self.take = take
-        self.position = 0
-        self._usage = usage
-        self._given = given
-        self._started_at = trio.current_time()
-        self.num_sampled = 0  # tokens, known once the step is settled
-        self._first_at: float | None = None
-        self._sleep: trio.CancelScope | None = None
-
-    async def wait_due(self) -> None:
-        """Return when the next delta, or the end, is due. Always lets other tasks run."""
-        take = self.take
-        if take.dues is None:
-            await trio.lowlevel.checkpoint()
-            return
-        due = take.dues[self.position] if self.position < len(take.deltas) else take.end_due
-        with trio.CancelScope() as self._sleep:
-            await trio.sleep_until(self._started_at + due)
-        self._sleep = None
-
-    def wake(self) -> None:
-        """End a `wait_due` that is going on."""
-        if self._sleep is not None:
-            self._sleep.cancel()
-
-    def due_deltas(self) -> list[Delta]:
-        """The next deltas that are due, oldest first, at most 16."""
-        take, start = self.take, self.position
-        end = min(start + MAX_BATCH, len(take.deltas))
-        if take.dues is not None and start < end:
-            end = max(start + 1, bisect_right(take.dues, self._elapsed(), start, end))
-        self.position = end
-        if self._first_at is None:
-            self._first_at = trio.current_time()
-        return take.deltas[start:end]
-
-    def _elapsed(self) -> float:
-        # A nanosecond more, or rounding would leave out what the wait was for.
-        return trio.current_time() - self._started_at + 1e-9
-
-    def end(self, reason: Ending) -> StepEnd:
-        """The StepEnd of what has been taken so far."""
-        return StepEnd(reason, self._reported_usage(), self._timing())
-
-    def _reported_usage(self) -> Usage:
-        said, told = self._usage, self.take.count(self.position)
-        counted = (self._given.num_input, self.num_sampled, self._given.num_kept, min(told[1], self.num_sampled))
-        wanted = (said.input_tokens, said.output_tokens, said.cached_tokens, said.reasoning_tokens)
-        num_input, num_output, num_cached, num_reasoning = (
-            real if scripted is None else scripted for real, scripted in zip(counted, wanted, strict=True)
-        )
-        return count_usage(num_input, num_output, cached_tokens=num_cached, reasoning_tokens=num_reasoning)
-
-    def _timing(self) -> Timing:
-        now = trio.current_time()
-        first_at = now if self._first_at is None else self._first_at
-        return Timing(
-            prefill_ms=(first_at - self._started_at) * 1000,
-            sampling_ms=(now - first_at) * 1000,
-            tokens_new=self._given.num_new,
-            tokens_reused=self._given.num_kept,
-            tokens_prefilled=self._given.num_input - self._given.num_kept,
-        )

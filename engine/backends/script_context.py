@@ -3,6 +3,7 @@
 The estimate is characters / 4, at least 1 an item; a sampled piece counts 1.
 """
 
+import copy
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from typing import Final, Protocol
@@ -10,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from engine import items
-from engine.backends.base import Delta, Extension, RunSpec
+from engine.backends.base import Delta, Extension, Past, RunSpec
 from engine.content import text_of
 from engine.tokens import TokenLog
 
@@ -61,6 +62,15 @@ class Context(Protocol):
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
         """Add what a step has said; `is_whole` when it came to an end of its own."""
 
+    def fork(self) -> "Context":
+        """The same context for another run; it has done no work yet."""
+
+    def restart(self) -> None:
+        """Make it empty: the next extension brings instructions and tools again."""
+
+    def restore(self, past: Past) -> None:
+        """Bring a new context to where another one was. Raises ValueError when that cannot be done."""
+
 
 def check_base(extension: Extension, num_tokens: int) -> None:
     """Raises ValueError when the extension was prepared for another context length."""
@@ -97,6 +107,19 @@ class EstimatedContext:
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
         self.num_tokens += num_pieces
         self.num_kept = self.num_tokens
+
+    def fork(self) -> "EstimatedContext":
+        twin = copy.copy(self)
+        twin.tokens, twin.work = TokenLog(), Work()
+        return twin
+
+    def restart(self) -> None:
+        self.num_tokens = self.num_kept = 0
+
+    def restore(self, past: Past) -> None:
+        if self.num_tokens:
+            raise ValueError("only a new context can be restored")
+        self.num_tokens = self.num_kept = past.num_tokens
 
 
 def _estimate_head(spec: RunSpec) -> int:

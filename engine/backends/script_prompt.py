@@ -4,6 +4,7 @@
 whole history at every prepare, as a server does that keeps items and no tokens.
 """
 
+import copy
 import json
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
@@ -11,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from engine import items
-from engine.backends.base import CallDelta, CallStart, Delta, Extension, ReasoningDelta, RunSpec, TextDelta
+from engine.backends.base import CallDelta, CallStart, Delta, Extension, Past, ReasoningDelta, RunSpec, TextDelta
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.script_context import Work, check_base
 from engine.backends.turns import call_arguments, call_label
@@ -54,6 +55,19 @@ class PromptContext:
 
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
         self._prompt.sampled(_encode_turn(self._form, deltas, is_whole=is_whole))
+        self.num_kept = self.num_tokens
+
+    def fork(self) -> "PromptContext":
+        twin = copy.copy(self)
+        twin._prompt, twin.work = self._prompt.fork(), Work()
+        return twin
+
+    def restart(self) -> None:
+        self._prompt.restart()
+        self.num_kept = 0
+
+    def restore(self, past: Past) -> None:
+        self._prompt.restore(past.spans)
         self.num_kept = self.num_tokens
 
 
@@ -104,6 +118,18 @@ class UncachedContext:
     def sampled(self, deltas: ListOf[Delta], num_pieces: int, *, is_whole: bool) -> None:
         self._history += own_items(deltas)
         self.tokens.sample(_encode_turn(self._form, deltas, is_whole=is_whole))
+
+    def fork(self) -> "UncachedContext":
+        twin = copy.copy(self)
+        twin.tokens, twin.work, twin._history = self.tokens.copy(), Work(), self._history[:]
+        return twin
+
+    def restart(self) -> None:
+        self.tokens, self._history = TokenLog(), []
+
+    def restore(self, past: Past) -> None:
+        """Raises ValueError always: this context is made of items, and the model's own are not in `past`."""
+        raise ValueError("a run without the token cache cannot be restored")
 
 
 def own_items(deltas: ListOf[Delta]) -> list[items.Item]:

@@ -5,25 +5,22 @@ Times are seconds from the start of the step, so a driver that is late can catch
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ListOf
-from typing import Literal
 
 import msgspec
 
-from engine.backends.base import CallDelta, CallEnd, CallStart, Delta, ReasoningDelta, TextDelta, ToolChoice
+from engine.backends.base import CallDelta, CallEnd, CallStart, Delta, Reason, ReasoningDelta, TextDelta, ToolChoice
 from engine.backends.pieces import fill, split_pieces
 from engine.backends.scenario_values import Fail, Pace, ScriptedCall, ScriptedStep, Speech, Wait
 from engine.backends.script_calls import ready_call
 from engine.errors import BackendError
 from engine.toolspec import Tool
 
-Ending = Literal["stop", "max_output_tokens", "context_length_exceeded", "content_filter"]
-
 
 class Limit(msgspec.Struct, frozen=True):
     """At most so many tokens; `ending` says what it is when the limit is met."""
 
     num_tokens: float
-    ending: Ending | BackendError
+    ending: Reason | BackendError
 
 
 NO_LIMIT = Limit(float("inf"), "stop")
@@ -37,7 +34,7 @@ class Take(msgspec.Struct, frozen=True):
 
     deltas: list[Delta]
     dues: list[float] | None
-    ending: Ending | BackendError
+    ending: Reason | BackendError
     end_due: float
 
     def count(self, num_deltas: int) -> tuple[int, int]:
@@ -86,7 +83,7 @@ class _Taker:
     """Builds a Take. `_last` is when the latest delta is due, `_next` when the next token may come."""
 
     def __init__(self, pace: Pace, limit: Limit) -> None:
-        self.ending: Ending | BackendError | None = None
+        self.ending: Reason | BackendError | None = None
         self._limit = limit
         self._gap = 1 / pace.tokens_per_second if pace.tokens_per_second else 0.0
         self._last = self._next = pace.ttft_ms / 1000

@@ -1,0 +1,148 @@
+"""A step of the local model while it is sampled: what has come of it, how it ends and what it may report.
+
+Pure: times come in. What the worker says of the step's end is the better account; of a step that was interrupted there
+is none, and what the server has seen itself must do.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.backends.base import Delta, Reason, StepEnd
+from engine.backends.constraint import Constraint
+from engine.backends.frames import Finished
+from engine.errors import BackendError
+from engine.usage import Timing, count_usage
+
+
+class Parser(Protocol):
+    """See `parser.StreamParser`."""
+
+    def feed(self, ids: Sequence[int], /) -> list[Delta]: ...
+    def close(self) -> list[Delta]: ...
+
+
+class Step:
+    """A step under way.
+
+    base: length of the context it samples from. limit: most tokens it may add; `ends_context`: that is because the
+    context has no more room. given: tokens that are new in the context since the step before. began: now, in ms.
+    """
+
+    def __init__(
+        self,
+        base: int,
+        limit: int,
+        parser: Parser,
+        constraint: Constraint | None,
+        *,
+        given: int,
+        ends_context: bool,
+        began: float,
+    ) -> None:
+        self.base = base
+        self.limit = limit
+        self.constraint = constraint
+        self.job = 0
+        self._parser = parser
+        self._given = given
+        self._ends_context = ends_context
+        self._began = began
+        self._first_at: float | None = None
+        self._reused = 0
+        self._num_sampled = 0
+        self._num_deaths = 0
+        self._fresh: list[int] = []  # sampled, in the log, not parsed yet
+        self._finished: Finished | None = None
+        self._error: BackendError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the worker has nothing more to do for it."""
+        return self._finished is not None or self._error is not None
+
+    @property
+    def num_sampled(self) -> int:
+        """How many tokens it has added to the context."""
+        return self._num_sampled
+
+    # --- what happens to it
+
+    def begun(self, reused: int) -> None:
+        """A worker has begun with it, and has the KV of so many tokens."""
+        self._reused = min(reused, self.base)
+
+    def sampled(self, ids: Sequence[int], now: float) -> None:
+        """The worker drew these, and the log has them."""
+        self._first_at = now if self._first_at is None else self._first_at
+        self._num_sampled += len(ids)
+        self._fresh += ids
+
+    def finished(self, report: Finished) -> None:
+        """The worker came to its end."""
+        self._finished = report
+
+    def failed(self, error: BackendError) -> None:
+        """It cannot go on."""
+        self._error = error
+
+    def lost(self) -> bool:
+        """The worker lost it. Whether to try it again: a context that kills two workers would kill a third."""
+        self._num_deaths += 1
+        return self._num_deaths < 2
+
+    # --- what comes of it
+
+    def take(self) -> list[Delta]:
+        """Deltas of what has been sampled since; the end, when it is there, with the call after the last of them.
+
+        Empty when there is nothing to say yet. Raises BackendError when the step has failed.
+        """
+        if deltas := self._parsed():
+            return deltas  # each part is handed on at once
+        if self._error:
+            raise self._error
+        if self._finished is None:
+            return []
+        return [*self._parser.close(), self._end(self._reason(self._finished), self._finished)]
+
+    def interrupt(self, now: float) -> list[Delta]:
+        """All that is left to say, and the end. Raises BackendError when the step has failed."""
+        deltas = self._parsed()
+        if self._error:
+            raise self._error
+        return [*deltas, *self._parser.close(), self._end("stop", self._finished or self._as_seen(now))]
+
+    def _parsed(self) -> list[Delta]:
+        ids, self._fresh = self._fresh, []
+        return self._parser.feed(ids) if ids else []
+
+    def _reason(self, end: Finished) -> Reason:
+        if end.reason == "stop":
+            return "stop"
+        return "context_length_exceeded" if self._ends_context else "max_output_tokens"
+
+    def _as_seen(self, now: float) -> Finished:
+        """The worker's account as far as it is known here. Until a token came, nobody knows what was prefilled."""
+        first_at = now if self._first_at is None else self._first_at
+        return Finished(
+            seq=0,
+            job=self.job,
+            reason="stop",
+            reused=self._reused,
+            prefilled=0 if self._first_at is None else self.base - self._reused,
+            queue_ms=0.0,
+            prefill_ms=first_at - self._began,
+            sampling_ms=now - first_at,
+        )
+
+    def _end(self, reason: Reason, end: Finished) -> StepEnd:
+        reused = min(end.reused, self.base)
+        timing = Timing(
+            queue_ms=end.queue_ms,
+            prefill_ms=end.prefill_ms,
+            sampling_ms=end.sampling_ms,
+            tokens_new=self._given,
+            tokens_reused=reused,
+            tokens_prefilled=min(end.prefilled, self.base),
+        )
+        return StepEnd(reason, count_usage(self.base, self._num_sampled, cached_tokens=reused), timing)

@@ -1,0 +1,96 @@
+"""local_step.py: what a step says and reports, whoever ends it. Times are given."""
+
+import pytest
+
+from engine.backends.base import Delta, StepEnd, TextDelta
+from engine.backends.frames import Finished
+from engine.backends.local_step import Step
+from engine.errors import BackendError
+from engine.usage import Timing, count_usage
+from tests.local_model import NumbersParser
+
+
+class HoldingParser(NumbersParser):
+    """Keeps the last id to itself until the end."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+
+    def feed(self, ids) -> list[Delta]:
+        *said, last = [*self._held, *ids]
+        self._held = [last]
+        return super().feed(said) if said else []
+
+    def close(self) -> list[Delta]:
+        return super().feed(self._held) if self._held else []
+
+
+def step(*, ends_context: bool = False) -> Step:
+    return Step(100, 50, HoldingParser(), None, given=7, ends_context=ends_context, began=1000.0)
+
+
+def finished(reason: str = "stop") -> Finished:
+    return Finished(1, 1, reason, 93, 7, 1.0, 20.0, 300.0)  # type: ignore[arg-type]
+
+
+def test_deltas_come_first_and_the_end_with_what_was_held_back():
+    under_way = step()
+    assert under_way.take() == []
+    under_way.sampled([5, 6], 1020.0)
+    under_way.finished(finished())
+    assert under_way.is_over
+    assert under_way.take() == [TextDelta("5 ")]
+    timing = Timing(queue_ms=1, prefill_ms=20, sampling_ms=300, tokens_new=7, tokens_reused=93, tokens_prefilled=7)
+    assert under_way.take() == [TextDelta("6 "), StepEnd("stop", count_usage(100, 2, cached_tokens=93), timing)]
+
+
+@pytest.mark.parametrize(("ends_context", "reason"), [(False, "max_output_tokens"), (True, "context_length_exceeded")])
+def test_a_limit_is_named_by_whose_it_was(ends_context, reason):
+    under_way = step(ends_context=ends_context)
+    under_way.finished(finished("length"))
+    (end,) = under_way.take()
+    assert isinstance(end, StepEnd) and end.reason == reason
+
+
+def test_an_interrupted_step_accounts_for_what_was_seen():
+    under_way = step()
+    under_way.begun(93)
+    under_way.sampled([5, 6, 7], 1020.0)
+    under_way.sampled([8], 1030.0)
+    timing = Timing(prefill_ms=20, sampling_ms=15, tokens_new=7, tokens_reused=93, tokens_prefilled=7)
+    end = StepEnd("stop", count_usage(100, 4, cached_tokens=93), timing)
+    assert under_way.interrupt(1035.0) == [TextDelta("5 6 7 "), TextDelta("8 "), end]
+
+
+def test_without_a_token_nothing_is_known_to_have_been_prefilled():
+    under_way = step()
+    under_way.begun(200)
+    (end,) = under_way.interrupt(1035.0)
+    assert isinstance(end, StepEnd)
+    assert end.timing == Timing(prefill_ms=35, tokens_new=7, tokens_reused=100)
+
+
+def test_an_interrupt_after_the_end_takes_the_workers_account():
+    under_way = step()
+    under_way.sampled([5], 1020.0)
+    under_way.finished(finished("length"))
+    *_, end = under_way.interrupt(9999.0)
+    assert isinstance(end, StepEnd)
+    assert (end.reason, end.timing.sampling_ms) == ("stop", 300)
+
+
+def test_a_failure_comes_after_what_was_said_before_it():
+    under_way = step()
+    under_way.sampled([5, 6], 1020.0)
+    under_way.failed(BackendError("broken"))
+    assert under_way.is_over
+    assert under_way.take() == [TextDelta("5 ")]
+    with pytest.raises(BackendError):
+        under_way.take()
+    with pytest.raises(BackendError):
+        under_way.interrupt(1035.0)
+
+
+def test_the_second_loss_is_the_last():
+    under_way = step()
+    assert [under_way.lost(), under_way.lost()] == [True, False]
