@@ -199,6 +199,28 @@ Answer = (
 )
 
 
+# --- what stands for other items ---------------------------------------------------------------------------------
+
+
+class Compaction(Value, tag="compaction", frozen=True):
+    """What is left of a context that was too long: a sealed text that only the server which made it can read."""
+
+    encrypted_content: str
+    id: str | UnsetType | None = UNSET
+
+
+class CompactionTrigger(Value, tag="compaction_trigger", frozen=True):
+    """The client wants the context compacted now."""
+
+    id: str | UnsetType | None = UNSET
+
+
+class ItemReference(Value, tag="item_reference", frozen=True):
+    """An item that the server has, by its id."""
+
+    id: str
+
+
 # --- everything else a history may hold --------------------------------------------------------------------------
 
 
@@ -209,7 +231,7 @@ class Hosted(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-Item = Message | Reasoning | Call | Answer | Hosted
+Item = Message | Reasoning | Call | Answer | Compaction | CompactionTrigger | ItemReference | Hosted
 
 HOSTED_TYPES: Final = frozenset(
     {
@@ -222,10 +244,10 @@ HOSTED_TYPES: Final = frozenset(
         "additional_tools",
         "program",
         "program_output",
-        "configuration_update",
-        "compaction",
     }
 )
+# Known, and refused: what a run is asked to do cannot change in the middle of its input.
+_REFUSED_TYPES: Final = ("configuration_update",)
 
 _KINDS: Final[dict[str, Any]] = {
     str(kind.__struct_config__.tag): kind
@@ -235,6 +257,7 @@ _KINDS: Final[dict[str, Any]] = {
         McpApprovalRequest,
         FunctionCallOutput, CustomToolCallOutput, LocalShellCallOutput, ShellCallOutput, ApplyPatchCallOutput,
         ComputerCallOutput, ToolSearchOutput, McpApprovalResponse,
+        Compaction, CompactionTrigger, ItemReference,
     )
 }  # fmt: skip
 _DECODERS: Final = {tag: msgspec.json.Decoder(kind) for tag, kind in _KINDS.items()}
@@ -242,19 +265,23 @@ _DATA: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Head(msgspec.Struct):
-    type: str = "message"
+    type: str = ""
+    role: Any = None
+    id: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The item's type. The SDKs' easy forms have none: a message has a role, a reference only an id."""
+        return self.type or ("item_reference" if self.id is not None and self.role is None else "message")
 
 
 _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decode_item(raw: bytes | msgspec.Raw) -> Item:
-    """One item from its JSON. An item without `type` is a message (the SDKs' easy form).
-
-    Raises RequestError whose `param` is the path inside the item.
-    """
+    """One item from its JSON. Raises RequestError whose `param` is the path inside the item."""
     try:
-        tag = _HEAD.decode(raw).type
+        tag = _HEAD.decode(raw).kind
         if decoder := _DECODERS.get(tag):
             item: Item = decoder.decode(raw)
             return item
@@ -262,6 +289,8 @@ def decode_item(raw: bytes | msgspec.Raw) -> Item:
             return Hosted(tag, _DATA.decode(raw))
     except msgspec.DecodeError as error:
         raise invalid_json(error) from error
+    if tag in _REFUSED_TYPES:
+        raise RequestError(f"Items of type '{tag}' are not supported.", param="type", code="unsupported_item")
     raise RequestError(f"Unknown item type '{tag}'.", param="type", code="invalid_value")
 
 

@@ -60,6 +60,11 @@ def output(key: str, text: Any = "done", **fields: Any) -> Item:
     return item(type="function_call_output", call_id=key, output=text, **fields)
 
 
+def call_item(key: str, name: str = "weather") -> Item:
+    """A call that the client has in its history."""
+    return item(type="function_call", call_id=key, name=name, arguments="{}")
+
+
 def user(text: str = "and now?") -> Item:
     """A user message."""
     return item(type="message", role="user", content=text)

@@ -376,7 +376,7 @@ def test_echo_of_an_own_item_is_dropped(echo: dict[str, Any], is_closed: bool) -
         {"type": "web_search_call", "id": "x"},
         {"type": "web_search_call", "id": ["ws_0"]},
         {"type": "web_search_call"},
-        {"type": "compaction", "id": "cmp_0"},
+        {"type": "compaction", "id": "cmp_0", "encrypted_content": "x"},
     ],
     ids=str,
 )

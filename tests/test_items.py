@@ -15,6 +15,7 @@ from engine.items import (
     FunctionCall,
     FunctionCallOutput,
     Hosted,
+    ItemReference,
     LocalShellCallOutput,
     McpApprovalRequest,
     Message,
@@ -67,6 +68,9 @@ KINDS: list[dict[str, Any]] = [
     {"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "x"},
     {"type": "computer_call_output", "call_id": "c", "output": SCREENSHOT},
     {"type": "tool_search_output", "call_id": "c", "tools": [{"type": "function"}], "execution": "client"},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"},
+    {"type": "compaction_trigger", "id": "ct_1"},
+    {"type": "item_reference", "id": "msg_1"},
     {"type": "mcp_approval_response", "approval_request_id": "mcpr", "approve": True, "reason": "ok"},
     *({"type": kind, "id": "h_1", "anything": [1, {"x": "y"}]} for kind in sorted(HOSTED_TYPES)),
 ]
@@ -104,13 +108,21 @@ def test_unknown_fields_are_ignored(given: dict[str, Any]) -> None:
 
 def test_item_without_type_is_a_message() -> None:
     assert item(role="user", content="hi") == Message(role="user", content="hi")
+    assert item(role="user", content="hi", id="msg_1") == Message(role="user", content="hi", id="msg_1")
+
+
+def test_item_with_nothing_but_an_id_is_a_reference() -> None:
+    assert item(id="msg_1") == ItemReference(id="msg_1")
 
 
 WRONG: list[tuple[Any, str | None, str]] = [
     ({"type": "nonsense"}, "type", "invalid_value"),
-    ({"type": "item_reference", "id": "x"}, "type", "invalid_value"),
+    ({"type": "configuration_update"}, "type", "unsupported_item"),
+    ({"type": "item_reference"}, "id", MISSING),
+    ({"type": "compaction"}, "encrypted_content", MISSING),
     ({"type": 5}, "type", "invalid_type"),
     ({"type": None}, "type", "invalid_type"),
+    ({"role": None, "id": 5}, "id", "invalid_type"),
     ({"type": "function_call_output", "output": "x"}, "call_id", MISSING),
     ({"type": "function_call_output", "call_id": "c"}, "output", MISSING),
     ({"type": "function_call_output", "call_id": 3, "output": "x"}, "call_id", "invalid_type"),
@@ -187,10 +199,10 @@ def test_local_shell_output_names_its_call_by_call_id_or_id() -> None:
         (Message(role="user", content="x", id=""), None),
         (Reasoning(id="rs"), "rs"),
         (McpApprovalRequest(id="m", name="f", arguments="", server_label="s"), "m"),
-        (Hosted("compaction", {"id": "cmp"}), "cmp"),
-        (Hosted("compaction", {}), None),
-        (Hosted("compaction", {"id": ["not", "an", "id"]}), None),
-        (Hosted("compaction", {"id": 5}), None),
+        (Hosted("program", {"id": "p"}), "p"),
+        (Hosted("program", {}), None),
+        (Hosted("program", {"id": ["not", "an", "id"]}), None),
+        (Hosted("program", {"id": 5}), None),
     ],
 )
 def test_item_id(given: Any, expected: str | None) -> None:

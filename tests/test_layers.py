@@ -32,6 +32,7 @@ LAYERS: dict[str, str] = {
     "pure machines": """
         session response answers continuation history writer calls log folded scaffold
         request echo frames bodies parameters tool_choice
+        resolving
         backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
         backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
         backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary

@@ -13,10 +13,12 @@ from tokenizers import Tokenizer
 
 from engine import tokens
 from engine.backends.base import RunSpec, StepSpec, TextDelta, ToolChoice
+from engine.backends.families import family_of
 from engine.backends.prompt import Prompt, PromptFormat
-from engine.backends.template import Template, TemplateError
+from engine.backends.template import Contents, Template, TemplateError
+from engine.backends.turns import turns_of
 from engine.backends.vocabulary import Span
-from engine.content import ComputerScreenshot, InputImage, InputText, OutputText, ReasoningText
+from engine.content import ComputerScreenshot, InputImage, InputText, OutputText, ReasoningText, SummaryText
 from engine.errors import RequestError
 from engine.items import (
     ComputerCallOutput,
@@ -345,6 +347,21 @@ def test_every_kind_of_item_is_shown(template):
     text = shown(run)
     places = [text.index(part) for part in ("u1", "d1", "a1", "f1", 'p\\"1', "s1", "o1", "o2", "h1")]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "thought"),
+    [
+        (Reasoning(content=[ReasoningText(text="r1"), ReasoningText(text="r2")]), "r1r2"),
+        (Reasoning(content=[ReasoningText(text="r1")], summary=[SummaryText(text="s1")]), "r1"),
+        (Reasoning(summary=[SummaryText(text="s1")]), "s1"),
+    ],
+)
+def test_thoughts_are_shown_in_full_or_by_their_summary(reasoning, thought):
+    contents = Contents()
+    turn, *others = turns_of([reasoning, Message(role="assistant", content="a1")], family_of(HERMES), contents)
+    assert others == []
+    assert [span.text for span in contents.spans(turn["reasoning_content"])] == [thought]
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_at_load():

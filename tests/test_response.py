@@ -748,7 +748,7 @@ class Walk:
         bad = [
             output("call_unknown"),
             item(type="message", role="assistant", content="never said"),
-            item(type="compaction", id="x"),
+            item(type="compaction", id="x", encrypted_content="x"),
         ]
         bad += [output(key, "nothing like that") for key in self.closed]
         bad += [output(key, "gap", offset=10_000, status="in_progress") for key, _ in self.calls if key not in given]

@@ -77,7 +77,7 @@ class Playback:
             elif isinstance(item, items.Hosted):
                 if item.type.endswith("_call"):
                     self._replay(is_hosted=True)
-            else:
+            elif isinstance(item, items.Answer):
                 self._hear_output(item)
 
     def _hear_message(self, message: items.Message) -> None:

@@ -36,6 +36,7 @@ from engine.items import (
     ShellCallOutput,
     ToolSearchCall,
     ToolSearchOutput,
+    type_of,
 )
 
 _MAX_NOTE_CHARS: Final = 4000  # of a hosted item's note: enough for search results, short of filling a small context
@@ -72,7 +73,8 @@ class _Builder:
             case Message():
                 self._turn(self._system_role, text_only(item.content, "content"))
             case Reasoning():
-                self._own_turn().thoughts += [part.text for part in item.content or ()]
+                # The summary is what is left where nothing else is.
+                self._own_turn().thoughts += [part.text for part in item.content or item.summary]
             case Hosted():
                 self._turn(self._system_role, hosted_note(item))
             case _ if isinstance(item, Call):
@@ -209,7 +211,7 @@ def output_text(item: Item) -> str:
         case ComputerCallOutput():
             raise RequestError("This model takes text only, not 'computer_screenshot'.", param="output")
         case _:
-            raise RequestError(f"Items of type '{item.__class__.__name__}' cannot be given to a model.", param="type")
+            raise RequestError(f"Items of type '{type_of(item)}' cannot be given to a model.", param="type")
 
 
 def hosted_note(item: Hosted) -> str:

@@ -1,0 +1,83 @@
+"""Items that stand for others, replaced by what a model can be given: references, sealed reasoning, compactions.
+
+A compaction takes the place of everything before it: what it holds is what is left of that, whether or not the client
+has dropped the items themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from engine.content import ReasoningText
+from engine.errors import NotFound, RequestError
+from engine.items import Compaction, CompactionTrigger, Item, ItemReference, Reasoning, decode_item, encode_item
+from engine.sealing import Sealer
+
+FindItem = Callable[[str], Item | None]
+
+_REASONING: Final = "reasoning"
+_WINDOW: Final = "compaction"
+_RAWS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def seal_reasoning(text: str, sealer: Sealer) -> str:
+    """The `encrypted_content` of a reasoning item."""
+    return sealer.seal(_REASONING, text.encode("utf-8", "surrogatepass"))
+
+
+def seal_window(items: Sequence[Item], sealer: Sealer) -> str:
+    """The `encrypted_content` of a compaction item that leaves these items of a context."""
+    return sealer.seal(_WINDOW, b"[%s]" % b",".join(map(encode_item, items)))
+
+
+def find_nothing(item_id: str) -> Item | None:
+    """A server without a store knows no item by its id."""
+    return None
+
+
+def resolve_items(items: Sequence[Item], sealer: Sealer, find: FindItem = find_nothing) -> list[Item]:
+    """The items as a model is to see them; those that stand for themselves are the same objects.
+
+    Raises RequestError with a path from `input` on: for a reference that leads nowhere, for what this server has not
+    sealed.
+    """
+    resolved: list[Item] = []
+    for index, item in enumerate(items):
+        try:
+            whole = _look_up(item, find)
+            if isinstance(whole, Compaction):
+                resolved = _window(whole, sealer)
+            elif isinstance(whole, CompactionTrigger):
+                raise RequestError("This server compacts when it has to.", param="type", code="unsupported_item")
+            else:
+                resolved.append(_opened(whole, sealer))
+        except RequestError as error:
+            raise error.at(f"input[{index}]") from error
+    return resolved
+
+
+def _look_up(item: Item, find: FindItem) -> Item:
+    if not isinstance(item, ItemReference):
+        return item
+    found = find(item.id)
+    if found is None:
+        raise NotFound(
+            f"Item with id '{item.id}' not found. Items are kept only while their response is stored.",
+            param="id",
+            code="item_not_found",
+        )
+    return found
+
+
+def _opened(item: Item, sealer: Sealer) -> Item:
+    """Reasoning with the text that was sealed, verbatim. What the client sent in the clear it may have changed."""
+    if not isinstance(item, Reasoning) or item.encrypted_content is msgspec.UNSET or item.content:
+        return item
+    assert item.encrypted_content is not None  # nulls are absent
+    text = sealer.unseal(_REASONING, item.encrypted_content).decode("utf-8", "surrogatepass")
+    return msgspec.structs.replace(item, content=[ReasoningText(text=text)], encrypted_content=msgspec.UNSET)
+
+
+def _window(compaction: Compaction, sealer: Sealer) -> list[Item]:
+    return [decode_item(raw) for raw in _RAWS.decode(sealer.unseal(_WINDOW, compaction.encrypted_content))]
