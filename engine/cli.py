@@ -131,19 +131,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as t
 
 @bench.command("turn")
 def bench_turn(
-    turns: Annotated[int, typer.Option(help="turns per history")] = 300,
-    control_turns: Annotated[int, typer.Option(help="turns of the control without token cache")] = 5,
-    longest: Annotated[int, typer.Option(help="longest history, in tokens")] = 1_000_000,
+    turns: Annotated[int, typer.Option(min=1, help="turns per history")] = 300,
+    control_turns: Annotated[int, typer.Option(min=1, help="turns of the control without token cache")] = 5,
+    longest: Annotated[int, typer.Option(min=1_000, help="longest history, in tokens")] = 1_000_000,
     as_json: AsJson = False,
 ) -> None:
-    """From an append to the first event of the next step, at histories of 1k to 1M tokens."""
+    """From an append to the first event of the next step, at histories from 1,000 tokens on."""
     turn_command(turns=turns, control_turns=control_turns, longest=longest, as_json=as_json)
 
 
 @bench.command("stream")
 def bench_stream(
-    events: Annotated[int, typer.Option(help="token events per round")] = 20_000,
-    rounds: Annotated[int, typer.Option(help="rounds; the median counts")] = 5,
+    events: Annotated[int, typer.Option(min=100, help="token events per round")] = 20_000,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; the median counts")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Token events per second on one connection, beside bare sends of the same frame."""
@@ -152,8 +152,8 @@ def bench_stream(
 
 @bench.command("memory")
 def bench_memory(
-    runs: Annotated[int, typer.Option(help="paused runs to weigh")] = 200,
-    tokens: Annotated[int, typer.Option(help="output tokens of each")] = 4_000,
+    runs: Annotated[int, typer.Option(min=1, help="paused runs to weigh")] = 200,
+    tokens: Annotated[int, typer.Option(min=100, help="output tokens of each")] = 4_000,
     as_json: AsJson = False,
 ) -> None:
     """Resident bytes of a paused run beside a bare connection."""

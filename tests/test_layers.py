@@ -14,7 +14,8 @@ LAYERS: dict[str, str] = {
     "surface": """
         __main__ cli commands commands/backend commands/bench commands/models commands/run
         commands/serve timeline timeline_view toolfile
-        bench bench/machine bench/memory bench/peers bench/processes bench/stream bench/turn
+        bench bench/budgets bench/machine bench/memory bench/peers bench/processes bench/sockets bench/stream
+        bench/turn
         client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
         server server/access server/app server/coding server/exchange server/frame_stream server/handshake
         server/heartbeat server/http server/http_connection server/lanes server/replay server/routes server/sse
@@ -55,6 +56,7 @@ TRIO_WEBSOCKET = {
     "client_fake",
     "bench/memory",
     "bench/peers",
+    "bench/sockets",
     "bench/stream",
     "bench/turn",
 }
@@ -137,6 +139,14 @@ def test_pure_modules_know_no_driver(name: str) -> None:
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:
     assert {name for name in FILES if library in foreign_imports(name)} <= users
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nobody_connects_by_what_leaves_sockets_open(name: str) -> None:
+    names = {node.id for node in ast.walk(tree(name)) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}
+    # See bench/sockets.py: their TCP stream stays open when the server closes first.
+    assert names & {"open_websocket", "open_websocket_url", "connect_websocket", "connect_websocket_url"} == set()
 
 
 @pytest.mark.parametrize("name", FILES)

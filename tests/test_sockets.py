@@ -11,7 +11,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tests.peers.server import ServerProcess, open_server, open_socket
+from engine.bench.sockets import open_socket
+from tests.peers.server import ServerProcess, open_server
 from tests.served import FUNCTION, TWO_CALLS, Client, pending
 
 HANDSHAKE = (
@@ -31,7 +32,7 @@ def scenario(tmp_path: Path) -> str:
 async def a_run_works(server: ServerProcess) -> None:
     """One whole run on a fresh connection."""
     with trio.fail_after(10):
-        async with open_socket(server.url) as ws:
+        async with open_socket(server.port) as ws:
             client = Client(ws)
             await client.create()
             keys = pending(await client.step())
@@ -40,7 +41,7 @@ async def a_run_works(server: ServerProcess) -> None:
 
 
 async def test_a_thousand_connects_and_drops_harm_nobody(scenario, tmp_path):
-    async with open_server(scenario, tmp_path / "log") as server, open_socket(server.url) as ws:
+    async with open_server(scenario, tmp_path / "log") as server, open_socket(server.port) as ws:
         client = Client(ws)
         await client.create()
         keys = pending(await client.step())
@@ -66,7 +67,7 @@ async def _connect_and_drop(port: int, num_bytes: int, *, reset: bool) -> None:
 async def test_a_frame_of_60_mib_is_read_and_refused_by_name(scenario, tmp_path):
     async with open_server(scenario, tmp_path / "log") as server:
         with trio.fail_after(60):
-            async with open_socket(server.url, max_message_size=64 << 20) as ws:
+            async with open_socket(server.port) as ws:
                 client = Client(ws)
                 await client.create()
                 keys = pending(await client.step())
@@ -126,7 +127,7 @@ async def test_a_half_open_socket_is_found_by_its_pings(scenario, tmp_path):
 
 
 async def test_sigterm_ends_a_paused_run_by_closing_and_the_process(scenario, tmp_path):
-    async with open_server(scenario, tmp_path / "log") as server, open_socket(server.url) as ws:
+    async with open_server(scenario, tmp_path / "log") as server, open_socket(server.port) as ws:
         client = Client(ws)
         await client.create()
         await client.step()
@@ -141,7 +142,7 @@ async def test_a_second_signal_cuts_the_drain_short(tmp_path):  # P38
     file = tmp_path / "endless.yaml"
     file.write_text("model: endless\npace: {tokens_per_second: 50}\nsteps:\n  - text: {words: 100000}\n")
     settings = {"drain_s": 60, "close_timeout_s": 1}
-    async with open_server(f"script:{file}", tmp_path / "log", **settings) as server, open_socket(server.url) as ws:
+    async with open_server(f"script:{file}", tmp_path / "log", **settings) as server, open_socket(server.port) as ws:
         client = Client(ws)
         await client.create()
         await client.until("response.output_text.delta")

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import WebSocketConnection
 
+from engine.bench.budgets import Figure
 from engine.bench.machine import describe_machine
 from engine.bench.processes import Served, open_longloop, open_peer
+from engine.bench.sockets import open_socket
 
 NUM_CALLS = 9  # with as many messages, their own and the user's: 20 items in all
+BUDGET_TOKENS = 4_000
 SCENARIO = """
 model: memory
 pace: {{ttft_ms: 0, tokens_per_second: 0}}
@@ -31,6 +34,9 @@ steps:
   - text: {{tokens: {num_tokens}}}
     calls: [{{name: look, arguments: {{}}}}]
 """
+_ENDS = tuple(
+    f'{{"type":"{kind}"' for kind in ("error", "response.failed", "response.incomplete", "response.completed")
+)
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -54,21 +60,27 @@ async def bench_memory(num_runs: int, num_tokens: int) -> dict[str, Any]:
     figures = MemoryFigures(
         num_runs, num_tokens, long, bare, long - bare, (long - short) / (num_tokens - NUM_CALLS - 1)
     )
-    return {"bench": "memory"} | asdict(figures) | {"machine": describe_machine()}
+    return {"bench": "memory"} | asdict(figures) | {"budgets": budgets(figures), "machine": describe_machine()}
+
+
+def budgets(figures: MemoryFigures) -> list[Figure]:
+    """What a paused run is held to; the bound was set for runs of one size."""
+    is_comparable = figures.run_tokens == BUDGET_TOKENS
+    value = figures.extra_bytes_per_run if is_comparable else None
+    note = "" if is_comparable else f"set for {BUDGET_TOKENS:,} tokens"
+    return [Figure("what a paused run adds to a bare connection", value, "≤", 60_000, "bytes", note)]
 
 
 async def _weigh_runs(num_runs: int, num_tokens: int) -> float:
     scenario = SCENARIO.format(num_calls=NUM_CALLS - 1, num_tokens=num_tokens // NUM_CALLS)
     with tempfile.TemporaryDirectory() as folder:
         async with open_longloop(scenario, Path(folder)) as server, AsyncExitStack() as stack:
-            url = f"ws://127.0.0.1:{server.port}/v1/responses"
-            return await _weigh(server, num_runs, lambda: stack.enter_async_context(_open_paused(url)))
+            return await _weigh(server, num_runs, lambda: stack.enter_async_context(_open_paused(server.port)))
 
 
 async def _weigh_bare(num_runs: int) -> float:
     async with open_peer("echo") as echo, AsyncExitStack() as stack:
-        url = f"ws://127.0.0.1:{echo.port}/?sizes=64"
-        return await _weigh(echo, num_runs, lambda: stack.enter_async_context(_open_bare(url)))
+        return await _weigh(echo, num_runs, lambda: stack.enter_async_context(_open_bare(echo.port)))
 
 
 async def _weigh(server: Served, num_runs: int, open_one: Any) -> float:
@@ -82,17 +94,17 @@ async def _weigh(server: Served, num_runs: int, open_one: Any) -> float:
 
 
 @asynccontextmanager
-async def _open_bare(url: str) -> AsyncIterator[WebSocketConnection]:
-    async with open_websocket_url(url) as ws:
+async def _open_bare(port: int) -> AsyncIterator[WebSocketConnection]:
+    async with open_socket(port, "/?sizes=64") as ws:
         await ws.send_message("x" * 64)
         await ws.get_message()
         yield ws
 
 
 @asynccontextmanager
-async def _open_paused(url: str) -> AsyncIterator[WebSocketConnection]:
+async def _open_paused(port: int) -> AsyncIterator[WebSocketConnection]:
     """A connection whose run has done all its calls but the last and waits for that."""
-    async with open_websocket_url(url) as ws:
+    async with open_socket(port, "/v1/responses?lifecycle=append") as ws:
         with trio.fail_after(60):
             await ws.send_message(json.dumps({"type": "response.create", "input": "go", "tools": [TOOL]}))
             for number in range(NUM_CALLS):
@@ -111,5 +123,5 @@ async def _until_done(ws: WebSocketConnection) -> dict[str, Any]:
         if message.startswith('{"type":"response.done"'):
             event: dict[str, Any] = json.loads(message)
             return event
-        if message.startswith('{"type":"error"') or '"response.failed"' in message[:40]:
-            raise RuntimeError(message)
+        if message.startswith(_ENDS):
+            raise RuntimeError(f"the run ended: {message}")

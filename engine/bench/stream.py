@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import WebSocketConnection
 
+from engine.bench.budgets import Figure
 from engine.bench.machine import describe_machine, percentile
 from engine.bench.processes import Served, open_longloop, open_peer
+from engine.bench.sockets import open_socket
 
 SCENARIO = """
 model: stream
@@ -45,16 +47,21 @@ async def bench_stream(num_events: int, rounds: int) -> dict[str, Any]:
     ours, bare = [rate[0] for rate in rates], [rate[1] for rate in rates]
     ratio = percentile([mine / theirs for mine, theirs in rates], 0.5)
     figures = StreamFigures(num_events, rounds, percentile(ours, 0.5), percentile(bare, 0.5), ratio)
-    return {"bench": "stream"} | asdict(figures) | {"machine": describe_machine()}
+    return {"bench": "stream"} | asdict(figures) | {"budgets": budgets(figures), "machine": describe_machine()}
+
+
+def budgets(figures: StreamFigures) -> list[Figure]:
+    """What the rate is held to."""
+    return [Figure("token events over bare sends of the same frame", figures.ratio, "≥", 0.5)]
 
 
 async def _round(server: Served, blast: Served, num_events: int) -> tuple[float, float]:
     """Frames per second of ours and of the bare peer."""
     with trio.fail_after(300):
-        async with open_websocket_url(f"ws://127.0.0.1:{server.port}/v1/responses") as ws:
+        async with open_socket(server.port) as ws:
             await ws.send_message(json.dumps({"type": "response.create", "input": "go"}))
             frame, ours = await _count_deltas(ws)
-        async with open_websocket_url(f"ws://127.0.0.1:{blast.port}/?count={num_events}") as ws:
+        async with open_socket(blast.port, f"/?count={num_events}") as ws:
             await ws.send_message(frame)
             bare = await _count_until(ws, "end")
     return ours, bare

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from trio_websocket import WebSocketConnection
 
+from engine.bench.budgets import Figure
 from engine.bench.machine import describe_machine, percentile
 from engine.bench.processes import Served, open_longloop, open_peer
+from engine.bench.sockets import open_socket
 
 SCENARIO = """
 model: turns
@@ -74,15 +76,14 @@ def history(num_tokens: int) -> list[dict[str, Any]]:
 
 async def measure(longloop: Served, echo: Served, num_tokens: int, turns: int, *, cached: bool) -> TurnFigures:
     """Run `turns` turns on a history of about `num_tokens` and as many echoes, turn by turn."""
-    url = f"ws://127.0.0.1:{longloop.port}/v1/responses?lifecycle=append"
-    async with open_websocket_url(url, max_message_size=64 << 20) as ours:
+    async with open_socket(longloop.port, "/v1/responses?lifecycle=append") as ours:
         items = history(num_tokens)
         await ours.send_message(json.dumps({"type": "response.create", "input": items, "tools": [TOOL]}))
         done = await _until_done(ours)
         frame, sizes = _append_frame(done), await _frame_sizes(ours, done)
         done = sizes.done
         query = ",".join(map(str, sizes.sizes))
-        async with open_websocket_url(f"ws://127.0.0.1:{echo.port}/?sizes={query}") as bare:
+        async with open_socket(echo.port, f"/?sizes={query}") as bare:
             samples = await _alternate(ours, bare, done, frame, len(sizes.sizes), turns)
     return TurnFigures(
         history_tokens=sizes.done["response"]["usage"]["input_tokens"],
@@ -165,18 +166,30 @@ async def _until_done(ws: WebSocketConnection) -> dict[str, Any]:
             raise RuntimeError(f"the run ended: {event}")
 
 
+def histories_up_to(longest: int) -> list[int]:
+    """Histories to measure, in tokens: powers of ten from 1,000 on, and `longest`."""
+    powers = [10**exponent for exponent in range(3, 10)]
+    return [power for power in powers if power < longest] + [longest]
+
+
 async def bench_turn(
-    histories: list[int], turns: int, control_turns: int, report: Callable[[TurnFigures], None]
+    histories: list[int],
+    turns: int,
+    control_turns: int,
+    report: Callable[[TurnFigures], None],
+    *,
+    tokenizer: str = "default",
 ) -> dict[str, Any]:
-    """All histories, then the control on the shortest and the longest. Calls `report` after each."""
+    """All histories, then the control on the shortest and the longest. Calls `report` after each.
+
+    tokenizer: a value of the setting of that name.
+    """
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         for cached in (True, False):
-            chosen = histories if cached else [histories[0], histories[-1]]
-            async with (
-                open_peer("echo") as echo,
-                open_longloop(SCENARIO, Path(folder), tokenizer="default", token_cache=str(cached).lower()) as server,
-            ):
+            chosen = histories if cached else sorted({histories[0], histories[-1]})
+            settings = {"tokenizer": tokenizer, "token_cache": str(cached).lower()}
+            async with open_peer("echo") as echo, open_longloop(SCENARIO, Path(folder), **settings) as server:
                 for num_tokens in chosen:
                     count = turns if cached else control_turns
                     with trio.fail_after(600):
@@ -186,15 +199,30 @@ async def bench_turn(
 
 
 def summarise(figures: list[TurnFigures]) -> dict[str, Any]:
-    """The machine-readable result: the ratios that the budget names, and every measurement."""
-    cached = [figure for figure in figures if figure.cached]
-    control = [figure for figure in figures if not figure.cached]
+    """The machine-readable result: what the budgets name, and every measurement."""
     return {
         "bench": "turn",
-        "ratio_p50": round(cached[0].ratio_p50, 3),
-        "ratio_p99": round(cached[0].ratio_p99, 3),
-        "flat_1m_over_1k": round(cached[-1].turn_p50_ms / cached[0].turn_p50_ms, 3),
-        "uncached_1m_over_1k": round(control[-1].turn_p50_ms / control[0].turn_p50_ms, 3),
+        "budgets": budgets(figures),
         "figures": [asdict(figure) for figure in figures],
         "machine": describe_machine(),
     }
+
+
+def budgets(figures: list[TurnFigures]) -> list[Figure]:
+    """What a turn is held to. Its control, which keeps no tokens, must break the bound that the turn keeps."""
+    cached = [figure for figure in figures if figure.cached]
+    control = [figure for figure in figures if not figure.cached]
+    first, last = cached[0], cached[-1]
+    lengths = f"{last.history_tokens:,} over {first.history_tokens:,} tokens of history"
+    note = "needs two histories" if first is last else ""
+    return [
+        Figure("append to first event, over a bare echo (p50)", first.ratio_p50, "≤", 2),
+        Figure("append to first event, over a bare echo (p99)", first.ratio_p99, "≤", 3),
+        Figure(f"the same, {lengths}", _growth(cached), "≤", 1.1, note=note),
+        Figure(f"{lengths}, without the token cache", _growth(control), ">", 1.1, note=note),
+    ]
+
+
+def _growth(figures: list[TurnFigures]) -> float | None:
+    """The turn at the longest history over the one at the shortest; None when they are the same."""
+    return figures[-1].turn_p50_ms / figures[0].turn_p50_ms if len(figures) > 1 else None

@@ -10,9 +10,7 @@ from rich.table import Table
 
 from engine.bench.memory import bench_memory
 from engine.bench.stream import bench_stream
-from engine.bench.turn import TurnFigures, bench_turn
-
-HISTORIES = [1_000, 10_000, 100_000, 1_000_000]  # tokens
+from engine.bench.turn import TurnFigures, bench_turn, histories_up_to
 
 
 def turn_command(*, turns: int, control_turns: int, longest: int, as_json: bool) -> None:
@@ -26,14 +24,8 @@ def turn_command(*, turns: int, control_turns: int, longest: int, as_json: bool)
         table.add_row(*_turn_row(figures))
         console.print(f"[dim]{' · '.join(_turn_row(figures))}[/]")
 
-    histories = [length for length in HISTORIES if length <= longest]
-    result = trio.run(partial(bench_turn, histories, turns, control_turns, report))
+    result = trio.run(partial(bench_turn, histories_up_to(longest), turns, control_turns, report))
     console.print(table)
-    console.print(
-        f"ratio to a bare echo {result['ratio_p50']} (p50), {result['ratio_p99']} (p99); "
-        f"longest over shortest history {result['flat_1m_over_1k']}, without the token cache "
-        f"{result['uncached_1m_over_1k']}"
-    )
     _finish(console, result, as_json)
 
 
@@ -56,7 +48,6 @@ def stream_command(*, num_events: int, rounds: int, as_json: bool) -> None:
     table = Table("", "frames/s")
     table.add_row("longloop, token events", f"{result['events_per_s']:,.0f}")
     table.add_row("bare trio-websocket sends", f"{result['bare_per_s']:,.0f}")
-    table.add_row("ratio", f"{result['ratio']:.2f}")
     console.print(table)
     _finish(console, result, as_json)
 
@@ -75,7 +66,11 @@ def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
 
 
 def _finish(console: Console, result: dict[str, Any], as_json: bool) -> None:
+    table = Table("", "measured", "budget", "")
+    for figure in result["budgets"]:
+        table.add_row(*figure.row(), style="red" if figure.is_met is False else None)
+    console.print(table)
     machine = result["machine"]
     console.print(f"[dim]{machine['processor']}, {machine['cores']} cores, Python {machine['python']}[/]")
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(result | {"budgets": [figure.as_json() for figure in result["budgets"]]}))

@@ -9,7 +9,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trio
-from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from tests.peers.npm import ROOT
 
@@ -41,22 +40,6 @@ class ServerProcess:
     def log(self) -> str:
         """Everything on its stderr so far."""
         return self._log_file.read_text("utf-8")
-
-
-@asynccontextmanager
-async def open_socket(url: str, **options: Any) -> AsyncIterator[WebSocketConnection]:
-    """A client's WebSocket whose TCP stream is closed whatever happens.
-
-    trio-websocket's own `open_websocket_url` leaves it open when the server was the one to end the connection.
-    """
-    port = urlsplit(url).port or 0
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
-        with trio.fail_after(10):
-            ws = await wrap_client_stream(nursery, stream, f"127.0.0.1:{port}", "/v1/responses", **options)
-        yield ws
-        with trio.move_on_after(1):
-            await ws.aclose()
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
