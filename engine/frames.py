@@ -36,6 +36,14 @@ class Inject(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     stream_id: str | None = None
 
 
+class Steer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.steer"):
+    """`response.steer`: what the user says while a response of a chain is sampled."""
+
+    previous_response_id: str
+    input: Input
+    stream_id: str | None = None
+
+
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.cancel"):
     """`response.cancel`: end the open run of a lane."""
 
@@ -57,7 +65,7 @@ class Processed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
     stream_id: str | None = None
 
 
-ClientFrame = Create | Append | Inject | Cancel | Resume | Processed
+ClientFrame = Create | Append | Inject | Steer | Cancel | Resume | Processed
 
 
 class _Head(msgspec.Struct):
@@ -75,6 +83,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     "response.create": msgspec.json.Decoder(Create),
     "response.append": msgspec.json.Decoder(Append),
     "response.inject": msgspec.json.Decoder(Inject),
+    "response.steer": msgspec.json.Decoder(Steer),
     "response.cancel": msgspec.json.Decoder(Cancel),
     "response.resume": msgspec.json.Decoder(Resume),
     "response.processed": msgspec.json.Decoder(Processed),

@@ -60,6 +60,7 @@ class Live:
         self.extension: Extension | None = None
         self.tokens_seen = 0
         self.is_draining = False
+        self.wants_interrupt = False
         self.queue_ms = 0.0
         self.validate_ms = 0.0
         self._settings = settings
@@ -160,6 +161,10 @@ class Live:
             self.response.end(reason, wall_clock())
             self.notify()
         self.scope.cancel(reason)
+
+    def interrupt(self) -> None:
+        """Somebody steers: the step may stop early, at the loop's next safe point."""
+        self.wants_interrupt = True
 
     def drain(self) -> None:
         """The server stops: a paused run ends now, a sampling one when its step is over."""

@@ -94,18 +94,30 @@ async def _sample(live: Live, given: Timing, settings: Settings) -> None:
                 _end_step(live, delta, given)
                 return
             response.feed(delta)
+        if live.wants_interrupt and response.can_be_interrupted:
+            _interrupt(live, given)
+            return
         live.notify()
         # Readers first: what the backend does at the end of a step would delay events that are there already.
         await trio.lowlevel.checkpoint()
         await live.wait_drained()
 
 
-def _end_step(live: Live, end: StepEnd, given: Timing) -> None:
+def _interrupt(live: Live, given: Timing) -> None:
+    """Stop the step where it is. All that was sampled is told, so that the context holds nothing unsaid."""
+    *rest, end = live.sequence.interrupt()
+    for delta in rest:
+        live.response.feed(delta)
+    assert isinstance(end, StepEnd)
+    _end_step(live, end, given, is_steered=True)
+
+
+def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool = False) -> None:
     response = live.response
     if response.request.wants_tokens:
         response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen)))
         live.tokens_seen = live.sequence.tokens.total
-    response.end_step(end, given + end.timing, wall_clock())
+    response.end_step(end, given + end.timing, wall_clock(), is_steered=is_steered)
     live.notify()
 
 

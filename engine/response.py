@@ -119,6 +119,11 @@ class Response:
         return self._answers
 
     @property
+    def can_be_interrupted(self) -> bool:
+        """Whether the step may stop here: a call, once begun, is carried to its end."""
+        return not (self._answers.open or self._writer.is_in_call)
+
+    @property
     def ended_by_itself(self) -> bool:
         """Whether it is over and nothing cut it short, so that its last step is whole."""
         return not self.is_open and self._is_step_whole
@@ -184,10 +189,13 @@ class Response:
         self._expect_in_progress()
         self._joined += spans
 
-    def end_step(self, end: StepEnd, timing: Timing, now: float) -> None:
-        """Close the step: pause, finish, or stay IN_PROGRESS because all that it needs has arrived already."""
+    def end_step(self, end: StepEnd, timing: Timing, now: float, *, is_steered: bool = False) -> None:
+        """Close the step: pause, finish, or stay IN_PROGRESS because all that it needs has arrived already.
+
+        is_steered: it was interrupted for something the user said.
+        """
         self._expect_in_progress()
-        self._close_item("completed" if end.reason == "stop" else "incomplete")
+        self._close_item("completed" if end.reason == "stop" and not is_steered else "incomplete")
         self._log_joined()
         self.num_steps += 1
         self._is_step_whole = True
@@ -199,6 +207,8 @@ class Response:
         elif self._answers.open or self._messages:
             if self._answers.unanswered():
                 self._stop_for_calls(now)
+        elif is_steered:
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails("steered"))
         elif self.request.echo.keep_open:
             self._pause()
         else:

@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from engine.errors import NotFound, RequestError
-from engine.frames import Append, Cancel, ClientFrame, Create, Inject, Processed, Resume, decode_frame
+from engine.frames import Append, Cancel, ClientFrame, Create, Inject, Processed, Resume, Steer, decode_frame
+from engine.items import Item
+from engine.parameters import Input
 from engine.response import Response
 from engine.settings import LifecycleName, Settings
 from engine.status import Status
@@ -81,7 +83,14 @@ class Nothing:
     """The frame was taken in; there is nothing to do now."""
 
 
-Command = StartRun | AppendTo | InjectInto | ContinueFrom | CancelRun | ResumeRun | Nothing
+@dataclass(frozen=True)
+class SteerRun:
+    """Let a response that is sampled know of something the user said."""
+
+    frame: Steer
+
+
+Command = StartRun | AppendTo | InjectInto | ContinueFrom | SteerRun | CancelRun | ResumeRun | Nothing
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,16 @@ class Waiting:
     number: int
     frame: Create
     received_ms: float
+
+
+@dataclass(frozen=True)
+class HeldSteer:
+    """An accepted `response.steer`: for which response, what it said, and the same as items."""
+
+    id: str
+    response_id: str
+    input: Input
+    items: list[Item]
 
 
 class Reader(Protocol):
@@ -108,6 +127,7 @@ class Lane:
     response: Response | None = None
     reader: Reader | None = None
     is_starting: bool = False
+    steers: list[HeldSteer] = field(default_factory=list)
     queue: list[Waiting] = field(default_factory=list)  # not a deque, which takes 700 bytes to hold nothing
 
     @property
@@ -168,6 +188,8 @@ class Session:
                 return self._append(frame)
             case Inject():
                 return self._inject(frame)
+            case Steer():
+                return SteerRun(frame)
             case Cancel():
                 return self._cancel(frame)
             case Resume():

@@ -52,6 +52,11 @@ class ItemWriter:
         """The finished items."""
         return [entry.item() if isinstance(entry, FoldedItem) else entry for entry in self.finished]
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return self._call is not None
+
     def text(self, text: str) -> None:
         """A piece of the model's message."""
         self._stream(text, MessageScaffold, "msg")

@@ -20,6 +20,51 @@ LAYERS: dict[str, str] = {
         server server/access server/app server/coding server/exchange server/frame_stream server/handshake
         server/heartbeat server/http server/http_connection server/lanes server/replay server/routes server/sse
         server/table server/timing server/websocket server/wire
+        __main__
+        bench
+        bench/machine
+        bench/memory
+        bench/peers
+        bench/processes
+        bench/stream
+        bench/turn
+        cli
+        client
+        client_driver
+        client_fake
+        client_outbox
+        client_state
+        client_tools
+        client_wire
+        commands
+        commands/backend
+        commands/bench
+        commands/models
+        commands/run
+        commands/serve
+        server
+        server/access
+        server/app
+        server/coding
+        server/exchange
+        server/frame_stream
+        server/handshake
+        server/heartbeat
+        server/http
+        server/http_connection
+        server/lanes
+        server/replay
+        server/routes
+        server/sse
+        server/steering
+        server/table
+        server/timing
+        server/websocket
+        server/wire
+        timeline
+        timeline_view
+        toolfile
+        toolschema
     """,
     "responses": "responses",
     "loop": "loop",
@@ -45,6 +90,83 @@ LAYERS: dict[str, str] = {
         __init__ backends backends/base backends/constraint
         errors json_input status content items events usage tokens toolspec settings
         clock trace docstrings sealing keyfile data_folder store
+        backends/convert
+        backends/local
+        backends/local_sequence
+        backends/model
+        backends/pretrained
+        backends/prompt
+        backends/ragged
+        backends/script
+        backends/script_prompt
+        backends/worker
+        backends/worker_link
+    """,
+    "pure machines": """
+        answers
+        backends/default_model
+        backends/detokenizer
+        backends/families
+        backends/frames
+        backends/grammar
+        backends/guide
+        backends/job
+        backends/jobs
+        backends/json_scanner
+        backends/kv_cache
+        backends/model_facts
+        backends/parser
+        backends/pieces
+        backends/playback
+        backends/prompt_format
+        backends/sampling
+        backends/scenario
+        backends/scenario_fields
+        backends/scenario_values
+        backends/scheduler
+        backends/script_calls
+        backends/script_context
+        backends/script_take
+        backends/template
+        backends/toolset
+        backends/turns
+        backends/vocabulary
+        bodies
+        calls
+        continuation
+        echo
+        folded
+        frames
+        history
+        log
+        parameters
+        request
+        response
+        scaffold
+        session
+        tool_choice
+        writer
+    """,
+    "values": """
+        __init__
+        backends
+        backends/base
+        backends/constraint
+        clock
+        content
+        docstrings
+        errors
+        events
+        items
+        json_input
+        keyfile
+        sealing
+        settings
+        status
+        tokens
+        toolspec
+        trace
+        usage
     """,
 }
 PURE = ("pure machines", "values")

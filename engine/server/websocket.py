@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
@@ -29,8 +30,20 @@ from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
 from engine.server.heartbeat import Ending, wait_end
 from engine.server.lanes import Lanes
+from engine.server.steering import Steering
 from engine.server.timing import timing_frame
-from engine.session import AppendTo, CancelRun, Command, ContinueFrom, InjectInto, Nothing, ResumeRun, Session, StartRun
+from engine.session import (
+    AppendTo,
+    CancelRun,
+    Command,
+    ContinueFrom,
+    InjectInto,
+    Nothing,
+    ResumeRun,
+    Session,
+    StartRun,
+    SteerRun,
+)
 from engine.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -89,6 +102,7 @@ class Connection:
         self._closing = closing
         self._session = Session(settings, admission.lifecycle)
         self._lanes = Lanes(self._session, self._wake_writer)
+        self._steering = Steering(self._session, self._lanes, responses, settings, self._send)
         self._wake = trio.Event()
         self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
         self._close_code = (1000, "")
@@ -153,6 +167,8 @@ class Connection:
                 await self._inject(stream_id, response, frame, received_ms)
             case ContinueFrom(_, frame):
                 await self._continue(stream_id, frame)
+            case SteerRun(frame):
+                self._steering.take(frame)
             case CancelRun(frame, response):
                 response_id = response.id if response else frame.response_id
                 self._responses.cancel(response_id or "", self._admission.principal)
@@ -190,6 +206,8 @@ class Connection:
         )
         validate_ms = now_ms() - started_ms
         previous_id = request.previous_response_id
+        said = self._steering.waiting_items(stream_id, previous_id)
+        request = msgspec.structs.replace(request, items=[*request.items, *said])
         before = None if previous_id is None else self._lanes.before(stream_id, previous_id)
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
@@ -200,6 +218,7 @@ class Connection:
         live.queue_ms, live.validate_ms = started_ms - command.received_ms, validate_ms
         if command.supersedes is not None:
             self._lanes.live(stream_id).cancel("superseded")
+        lane.steers.clear()
         self._lanes.adopt(stream_id, live, 0)
 
     async def _append(self, stream_id: str | None, frame: Append, received_ms: float) -> None:
@@ -315,6 +334,9 @@ class Connection:
         if self._admission.wants_timing:
             self._stream.put_text(with_lane(timing_frame(event), stream_id))
         self._stream.put_text(with_lane(encode_event(event), stream_id))
+        if self._steering.wants_successor(stream_id):
+            self._session.lanes[stream_id].is_starting = True
+            self._nursery.start_soon(self._start_successor, stream_id)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
@@ -323,6 +345,18 @@ class Connection:
             if start := self._session.next_start(stream_id):
                 self._session.lanes[stream_id].is_starting = True
                 self._nursery.start_soon(self._start_queued, stream_id, start)
+
+    async def _start_successor(self, stream_id: str | None) -> None:
+        """Go on with what the user said meanwhile, before anything that waits."""
+        lane = self._session.lanes[stream_id]
+        try:
+            live = await self._steering.start_successor(stream_id)
+        except EngineError:
+            self._start_waiting()
+            return
+        finally:
+            lane.is_starting = False
+        self._lanes.adopt(stream_id, live, 0)
 
     async def _start_queued(self, stream_id: str | None, start: StartRun) -> None:
         try:
