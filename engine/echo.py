@@ -31,6 +31,7 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         top_logprobs=asked.top_logprobs or 0,
         max_output_tokens=asked.max_output_tokens,
         max_tool_calls=asked.max_tool_calls,
+        truncation=asked.truncation or "disabled",
         background=bool(asked.background),
         metadata=asked.metadata or {},
         safety_identifier=asked.safety_identifier,

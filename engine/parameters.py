@@ -171,8 +171,6 @@ def refuse_unsupported(asked: Parameters) -> None:
     for name in asked.refused:
         if getattr(asked, name) is not None:
             raise unsupported(name)
-    if asked.truncation == "auto":
-        raise RequestError("'auto' is not supported; the context is never cut silently.", param="truncation")
     if asked.previous_response_id is not None and asked.conversation is not None:
         raise RequestError(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",

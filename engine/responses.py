@@ -2,18 +2,18 @@
 
 import logging
 import secrets
-from dataclasses import dataclass, field
 
 import msgspec
 import trio
 
 from engine import loop
-from engine.backends.base import Backend, Extension, RunSpec, Sequence, ToolChoice
+from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.continuation import check_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.items import Item
 from engine.live import Live
+from engine.opening import Before, open_sequence, prepare, prepare_run
 from engine.request import RunRequest
 from engine.response import Response
 from engine.settings import Settings
@@ -32,27 +32,6 @@ class Appended(msgspec.Struct, frozen=True):
 
     answered: list[str]
     still_pending: list[str]
-
-
-@dataclass(frozen=True)
-class Before:
-    """The run that another one goes on from, and its sequence if that is still here.
-
-    is_own: the new run takes the earlier one's place, so it may take over the sequence, too.
-    """
-
-    response: Response
-    live: Live | None = None
-    is_own: bool = False
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """A sequence, the earlier items that it has yet to be given, and whose it still is."""
-
-    sequence: Sequence
-    earlier: list[Item] = field(default_factory=list)
-    taken_from: Live | None = None
 
 
 class Responses:
@@ -87,9 +66,9 @@ class Responses:
         checked = check_input(request.items, before.response.answers if before else None)
         given, request = request.items, msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
-        opened = self._open_sequence(request, response_id, before)
+        opened = open_sequence(self.backend, request, response_id, before)
         try:
-            extension = await _prepare(opened.sequence, [*opened.earlier, *checked.items], given)
+            opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
             self._admit(principal)  # preparing may have waited for a thread; the door may have closed meanwhile
             if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
                 raise RequestError("The input is empty.", param="input")
@@ -122,21 +101,6 @@ class Responses:
             generate=True,
         )
         return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
-
-    def _open_sequence(self, request: RunRequest, response_id: str, before: Before | None) -> "_Opened":
-        """A sequence that holds, or is to be given, everything before the new items.
-
-        Under the same settings the earlier run's own sequence goes on; under others, everything is rendered anew.
-        """
-        spec = request.spec(response_id)
-        live = before.live if before else None
-        if before and live and before.is_own and live.can_continue and _is_same(live.response.request, request):
-            return _Opened(live.sequence, taken_from=live)
-        if before is None:
-            return _Opened(self.backend.open_sequence(spec))
-        if before.response.round is None:
-            raise previous_not_found(before.response.id)
-        return _Opened(self.backend.open_sequence(spec), before.response.round.items())
 
     def _start(self, response: Response, principal: str, sequence: Sequence, extension: Extension) -> Live:
         sequence.commit(extension)
@@ -196,7 +160,7 @@ class Responses:
         new_items = response.peek_new_items(batch)
         extension = None
         while (batch.answers or batch.messages) and extension is None:
-            prepared = await _prepare(live.sequence, new_items, items)
+            prepared = await prepare(live.sequence, new_items, items)
             # While a long output was tokenised the run may have moved on, or another connection have answered.
             batch = response.check(items)
             before, new_items = new_items, response.peek_new_items(batch)
@@ -226,46 +190,6 @@ class Responses:
         return any(live.response.is_open for live in self._lives.values())
 
 
-def previous_not_found(response_id: str) -> RequestError:
-    """The error of an id that cannot be gone on from; clients know it by its code and send everything again."""
-    return RequestError(
-        f"Previous response with id '{response_id}' not found.",
-        param="previous_response_id",
-        code="previous_response_not_found",
-    )
-
-
-def _is_same(one: RunRequest, other: RunRequest) -> bool:
-    """Whether a sequence opened for one request serves the other: all but its length limit is the same."""
-    return _bare(one) == _bare(other)
-
-
-def _bare(request: RunRequest) -> RunSpec:
-    return msgspec.structs.replace(request.spec(""), max_output_tokens=None)
-
-
 def _check_can_continue(previous: Live) -> None:
     if not previous.can_continue:
         raise NotFound(f"Response with id '{previous.response.id}' cannot be continued any more.", param="response_id")
-
-
-async def _prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:
-    """Render and tokenise. An error's path is turned from the rendered items to the ones the client sent."""
-    try:
-        return await sequence.prepare(new_items)
-    except RequestError as error:
-        raise _on_input(error, new_items, given) from error
-
-
-def _on_input(error: RequestError, new_items: list[Item], given: list[Item]) -> RequestError:
-    if error.param is None or not error.param.startswith("["):
-        error.param = error.param or "input"
-        return error
-    number, _, rest = error.param[1:].partition("]")
-    culprit = new_items[int(number)]
-    for index, item in enumerate(given):
-        if item is culprit:
-            error.param = f"input[{index}]{rest}"
-            return error
-    error.param = "input"
-    return error

@@ -200,6 +200,31 @@ async def test_instructions_are_not_inherited():  # P44
         assert (await client.step())[-1]["response"]["instructions"] is None
 
 
+SMALL = """
+model: small
+context_window: 60
+steps:
+  - text: Ok.
+"""
+NEVER_FITS = [{"role": "user", "content": "word " * 100}]
+
+
+async def test_truncation_leaves_out_the_oldest_items_of_what_does_not_fit():  # P53
+    said = [{"role": "user", "content": f"{number} " + "word " * 15} for number in range(6)]
+    async with open_served(SMALL, lifecycle="chain") as server, server.connect() as client:
+        await client.create(input=said, tools=[], instructions="Be brief.")
+        assert (await client.step())[-1]["error"]["code"] == "context_length_exceeded"
+        await client.create(input=said, tools=[], instructions="Be brief.", truncation="auto")
+        response = (await client.step())[-1]["response"]
+        assert response["truncation"] == "auto"
+        assert response["timing"]["step"]["items_new"] == 2
+        assert response["status"] == "completed"
+        await client.create(previous_response_id=response["id"], input=said[:2], tools=[], truncation="auto")
+        assert (await client.step())[-1]["response"]["timing"]["step"]["items_new"] < 9
+        await client.create(input=NEVER_FITS, tools=[], truncation="auto")
+        assert (await client.step())[-1]["error"]["code"] == "context_length_exceeded"
+
+
 # --- inject ------------------------------------------------------------------------------------------------------
 
 

@@ -12,20 +12,14 @@ ENGINE = Path(__file__).parent.parent / "engine"
 # Top to bottom; a module may import from its own layer (without cycles) and from those below.
 LAYERS: dict[str, str] = {
     "surface": """
-        __main__ cli commands commands/backend commands/bench commands/models commands/run
-        commands/serve timeline timeline_view toolfile
-        bench bench/budgets bench/machine bench/memory bench/peers bench/processes bench/sockets bench/stream
-        bench/turn
-        client client_driver client_fake client_outbox client_state client_tools client_wire toolschema
-        server server/access server/app server/coding server/exchange server/frame_stream server/handshake
-        server/heartbeat server/http server/http_connection server/lanes server/replay server/routes server/sse
-        server/table server/timing server/websocket server/wire
         __main__
         bench
+        bench/budgets
         bench/machine
         bench/memory
         bench/peers
         bench/processes
+        bench/sockets
         bench/stream
         bench/turn
         cli
@@ -66,30 +60,13 @@ LAYERS: dict[str, str] = {
         toolfile
         toolschema
     """,
-    "responses": "responses",
+    "responses": """
+        opening
+        responses
+    """,
     "loop": "loop",
     "live": "live",
     "impure leaves": """
-        database sqlite_store store_fake
-        backends/local backends/local_sequence backends/worker_link backends/prompt backends/pretrained
-        backends/script backends/script_prompt backends/script_step
-        backends/worker backends/model backends/ragged backends/convert
-    """,
-    "pure machines": """
-        session response answers continuation history writer calls log folded scaffold
-        request echo frames bodies parameters tool_choice
-        resolving
-        backends/frames backends/job backends/jobs backends/scheduler backends/kv_cache backends/guide
-        backends/grammar backends/sampling backends/parser backends/detokenizer backends/json_scanner backends/families
-        backends/prompt_format backends/template backends/toolset backends/turns backends/vocabulary
-        backends/model_facts backends/default_model backends/local_step
-        backends/scenario backends/scenario_fields backends/scenario_values backends/playback backends/pieces
-        backends/script_calls backends/script_context backends/script_take
-    """,
-    "values": """
-        __init__ backends backends/base backends/constraint
-        errors json_input status content items events usage tokens toolspec settings
-        clock trace docstrings sealing keyfile data_folder store
         backends/convert
         backends/local
         backends/local_sequence
@@ -99,8 +76,12 @@ LAYERS: dict[str, str] = {
         backends/ragged
         backends/script
         backends/script_prompt
+        backends/script_step
         backends/worker
         backends/worker_link
+        database
+        sqlite_store
+        store_fake
     """,
     "pure machines": """
         answers
@@ -114,6 +95,7 @@ LAYERS: dict[str, str] = {
         backends/jobs
         backends/json_scanner
         backends/kv_cache
+        backends/local_step
         backends/model_facts
         backends/parser
         backends/pieces
@@ -141,10 +123,12 @@ LAYERS: dict[str, str] = {
         log
         parameters
         request
+        resolving
         response
         scaffold
         session
         tool_choice
+        truncation
         writer
     """,
     "values": """
@@ -154,6 +138,7 @@ LAYERS: dict[str, str] = {
         backends/constraint
         clock
         content
+        data_folder
         docstrings
         errors
         events
@@ -163,6 +148,7 @@ LAYERS: dict[str, str] = {
         sealing
         settings
         status
+        store
         tokens
         toolspec
         trace

@@ -128,7 +128,6 @@ def test_what_means_nothing_here_is_taken(ask: Ask, name: str, values: list[Any]
         ({"moderation": {"model": "m"}}, "moderation", "unsupported_parameter"),
         ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
         ({"conversation": {"id": "conv_1"}}, "conversation", "unsupported_parameter"),
-        ({"truncation": "auto"}, "truncation", "invalid_value"),
         ({"image": {"context_compression": "enabled"}}, "image.context_compression", "invalid_value"),
         ({"access_programs": {"cyber": "daybreak_red"}}, "access_programs.cyber", "invalid_value"),
         (

@@ -7,7 +7,7 @@ its last run after its end, too, because the next one may go on from it.
 from collections.abc import Callable
 
 from engine.live import Cursor, Live
-from engine.responses import Before, previous_not_found
+from engine.opening import Before, previous_not_found
 from engine.session import Session
 
 

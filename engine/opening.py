@@ -1,0 +1,141 @@
+"""The sequence that a run begins with: a new one, the one of the run it goes on from, or a copy of that.
+
+Under the same settings the earlier sequence goes on and only what is new is prepared; under others, or when the input
+has to be cut, everything is rendered anew.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engine.backends.base import Backend, Extension, RunSpec, Sequence
+from engine.errors import RequestError
+from engine.items import Item
+from engine.live import Live
+from engine.request import RunRequest
+from engine.response import Response
+from engine.truncation import droppable_units, without_oldest
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run that another one goes on from, and its sequence if that is still here.
+
+    is_own: the new run takes the earlier one's place, so it may take over the sequence, too.
+    """
+
+    response: Response
+    live: Live | None = None
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sequence, the earlier items that it has yet to be given, and whose it still is."""
+
+    sequence: Sequence
+    earlier: list[Item] = field(default_factory=list)
+    taken_from: Live | None = None
+
+
+def open_sequence(backend: Backend, request: RunRequest, response_id: str, before: Before | None) -> Opened:
+    """A sequence that holds, or is to be given, everything before the new items.
+
+    Under the same settings the earlier run's own sequence goes on, or a copy of it; under others, everything is
+    rendered anew.
+    """
+    spec = request.spec(response_id)
+    live = before.live if before else None
+    if before and live and live.can_continue and _is_same(live.response.request, request):
+        if before.is_own:
+            return Opened(live.sequence, taken_from=live)
+        return Opened(live.sequence.fork(response_id))
+    if before is None:
+        return Opened(backend.open_sequence(spec))
+    if before.response.round is None:
+        raise previous_not_found(before.response.id)
+    return Opened(backend.open_sequence(spec), before.response.round.items())
+
+
+async def prepare_run(
+    backend: Backend, request: RunRequest, response_id: str, opened: Opened, given: list[Item], before: Before | None
+) -> tuple[Opened, Extension]:
+    """Prepare the new items, and what the sequence has yet to be given of the earlier ones."""
+    try:
+        return opened, await prepare(opened.sequence, [*opened.earlier, *request.items], given)
+    except RequestError as error:
+        if error.code != "context_length_exceeded" or request.echo.truncation != "auto":
+            raise
+        earlier = before.response.round.items() if before and before.response.round else []
+        shorter = await _open_truncated(backend, request, response_id, [*earlier, *request.items])
+        if shorter is None:
+            raise
+        if opened.taken_from is None:
+            opened.sequence.close()
+        return shorter
+
+
+async def _open_truncated(
+    backend: Backend, request: RunRequest, response_id: str, items: list[Item]
+) -> tuple[Opened, Extension] | None:
+    """A sequence for the items but the oldest, as few of them missing as will do; None when none fits."""
+    sequence = backend.open_sequence(request.spec(response_id))
+    units = droppable_units(items)
+    fewest, most, found = 1, len(units), None
+    try:
+        while fewest <= most:
+            number = (fewest + most) // 2
+            try:
+                found = await sequence.prepare(without_oldest(items, units, number))
+                most = number - 1
+            except RequestError as error:
+                if error.code != "context_length_exceeded":
+                    raise
+                fewest = number + 1
+    except BaseException:
+        sequence.close()
+        raise
+    if found is None:
+        sequence.close()
+        return None
+    return Opened(sequence), found
+
+
+def previous_not_found(response_id: str) -> RequestError:
+    """The error of an id that cannot be gone on from; clients know it by its code and send everything again."""
+    return RequestError(
+        f"Previous response with id '{response_id}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+def _is_same(one: RunRequest, other: RunRequest) -> bool:
+    """Whether a sequence opened for one request serves the other: all but its length limit is the same."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(request: RunRequest) -> RunSpec:
+    return msgspec.structs.replace(request.spec(""), max_output_tokens=None)
+
+
+async def prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:
+    """Render and tokenise. An error's path is turned from the rendered items to the ones the client sent."""
+    try:
+        return await sequence.prepare(new_items)
+    except RequestError as error:
+        raise _on_input(error, new_items, given) from error
+
+
+def _on_input(error: RequestError, new_items: list[Item], given: list[Item]) -> RequestError:
+    if error.param is None or not error.param.startswith("["):
+        error.param = error.param or "input"
+        return error
+    number, _, rest = error.param[1:].partition("]")
+    culprit = new_items[int(number)]
+    for index, item in enumerate(given):
+        if item is culprit:
+            error.param = f"input[{index}]{rest}"
+            return error
+    error.param = "input"
+    return error
