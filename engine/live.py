@@ -19,6 +19,10 @@ from engine.settings import Settings
 from engine.status import Reason, Status
 
 
+class SlowReader(trio.TooSlowError):
+    """The reader kept its run waiting for too long and reads it no more; others may."""
+
+
 class Cursor:
     """A reader's position in a run's log. Several may read one run."""
 
@@ -26,11 +30,14 @@ class Cursor:
         self.live = live
         self.next = next_seq
         self.wake = wake
+        self.is_dropped = False
         # Who comes after the end asked for the end; who waited at the pause did not.
         self._may_see_unsolicited = not live.response.is_open
 
     def read_nowait(self, limit: int) -> list[Event]:
-        """Up to `limit` further events, empty when there are none now. Raises EventsExpired."""
+        """Up to `limit` further events, empty when there are none now. Raises EventsExpired; SlowReader if dropped."""
+        if self.is_dropped:
+            raise SlowReader
         log, stop = self.live.response.log, self._stop()
         events = [log.read(seq) for seq in range(self.next, min(stop, self.next + limit))]
         self.next += len(events)
@@ -115,19 +122,25 @@ class Live:
             self._drained = None
 
     async def wait_drained(self) -> None:
-        """Wait until no attached reader is too far behind. Raises trio.TooSlowError after the stall limit."""
+        """Wait until no attached reader is too far behind. Who stays so for the stall limit is dropped."""
         if not self._is_behind():
             return
-        with trio.fail_after(self._settings.stall_s):
+        with trio.move_on_after(self._settings.stall_s) as patience:
             while self._is_behind():
                 self._drained = trio.Event()
                 await self._drained.wait()
+        if patience.cancelled_caught:
+            for cursor in self._behind():
+                cursor.is_dropped = True
+                self.detach(cursor)
+                cursor.wake()
 
     def _is_behind(self) -> bool:
-        if not self._cursors:
-            return False
-        slowest = min(cursor.next for cursor in self._cursors)
-        return self.response.log.next - slowest > self._settings.high_water_events
+        return bool(self._behind())
+
+    def _behind(self) -> list[Cursor]:
+        limit = self.response.log.next - self._settings.high_water_events
+        return [cursor for cursor in self._cursors if cursor.next < limit]
 
     # --- the client's answers ---
 

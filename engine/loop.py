@@ -28,8 +28,6 @@ async def run(live: Live, prepared: Timing, settings: Settings) -> None:
             await _run_steps(live, prepared, settings)
     except EngineError as error:
         response.fail(error, wall_clock())
-    except trio.TooSlowError:
-        response.fail(ServerError("The response stalled.", code="server_error"), wall_clock())
     except Exception:
         log.exception("run %s failed", response.id)
         response.fail(ServerError("The server had an error while processing the response."), wall_clock())

@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
     idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")
     lease_s: Seconds = Field(60, description="a resumable run without a reader is cancelled after this")
-    stall_s: Seconds = Field(30, description="a run whose attached reader takes nothing for this long fails")
+    stall_s: Seconds = Field(30, description="a reader that keeps its run waiting for this long is dropped")
     step_timeout_s: Seconds = Field(600, description="longest wait for the model's next delta")
     head_timeout_s: Seconds = Field(10, description="from connecting to a whole HTTP request head")
     body_timeout_s: Seconds = Field(60, description="to receive an HTTP body")

@@ -36,11 +36,28 @@ async def test_a_reader_that_takes_nothing_loses_its_connection_not_its_run(auto
         await stream.aclose()
 
 
-async def test_a_run_whose_reader_stalls_fails(autojump_clock):
+async def test_a_reader_that_stalls_is_dropped_and_the_run_goes_on_for_the_others(autojump_clock):  # P37
+    async with open_served(FAST, high_water_events=64, stall_s=3, send_timeout_s=60) as server:
+        stream, live = await _stuck(server, resumable=True)
+        async with server.connect() as client:
+            await client.send("response.resume", response_id=live.response.id)
+            events = (await client.until("response.completed"))[1:]
+        assert trio.current_time() == pytest.approx(3, abs=1)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        await stream.aclose()
+
+
+async def test_a_stalled_reader_that_takes_again_learns_that_it_was_dropped(autojump_clock):  # P37
     async with open_served(FAST, high_water_events=64, stall_s=5, send_timeout_s=60) as server:
         stream, live = await _stuck(server)
         await trio.sleep(6)
-        assert live.response.status.value == "failed"
+        # Nobody else reads it, and nobody may resume it.
+        assert (live.response.status.value, live.end_reason) == ("incomplete", "connection_lost")
+        received = b""
+        with trio.fail_after(10):
+            while part := await stream.receive_some():
+                received = (received + part)[-200:]
+        assert b"\x03\xf5slow reader" in received  # 1013 in the close frame
         await stream.aclose()
 
 

@@ -10,7 +10,6 @@ gives one terminal per step, and a cursor that waits at a pause never sees what 
 
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -121,8 +120,13 @@ class Connection:
                 await self._ws.aclose(*self._close_code)
 
     async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
-        with suppress(ConnectionClosed):
+        try:
             await task()
+        except ConnectionClosed:
+            pass
+        except trio.TooSlowError:
+            # The last frame may be torn, so this stream is done for; the runs are not.
+            self._close_code = (1013, "slow reader")
         self._nursery.cancel_scope.cancel("the connection is over")
 
     # --- reading ---
@@ -230,7 +234,7 @@ class Connection:
     def _accept(self, stream_id: str | None, live: Live, done: Appended) -> None:
         """Acknowledge an append, behind `response.created` however fast it came."""
         cursor = self._lanes.cursor(stream_id)
-        if cursor is not None and cursor.next == 0:
+        if cursor is not None and cursor.next == 0 and not cursor.is_dropped:
             self._put_events(stream_id, cursor, _FIRST_BATCH)
         frame = {"type": "response.append.accepted", "response_id": live.response.id}
         self._send(frame | {"answered": done.answered, "still_pending": done.still_pending}, stream_id)
@@ -323,12 +327,8 @@ class Connection:
     async def _flush(self) -> None:
         if reason := self._ws.closed:
             raise ConnectionClosed(reason)
-        with trio.move_on_after(self._settings.send_timeout_s) as timeout:
+        with trio.fail_after(self._settings.send_timeout_s):
             await self._stream.flush()
-        if timeout.cancelled_caught:
-            # The last frame may be torn, so this stream is done for; the run is not.
-            self._close_code = (1013, "slow reader")
-            raise trio.TooSlowError
 
     def _finish_step(self, stream_id: str | None, event: Any) -> None:
         if self._admission.wants_timing:
