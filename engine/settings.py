@@ -4,9 +4,10 @@ Values come from flags, then the environment (`LONGLOOP_PAUSE_TTL_S=60`), then a
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from engine.data_folder import data_folder
@@ -92,6 +93,12 @@ class Settings(BaseSettings):
     max_log_events: Count = Field(1_000_000, description="events kept of one run; a resume from before is refused")
     high_water_events: Count = Field(4096, description="a run waits while an attached reader is this far behind")
 
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        if message := _contradiction(self):
+            raise PydanticCustomError("contradiction", "{message}", {"message": message})
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -103,6 +110,28 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then environment; the TOML file is added by `load`."""
         return (init_settings, env_settings)
+
+
+def _contradiction(settings: Settings) -> str | None:
+    """The first two settings that cannot both be meant, and why; None when there are none."""
+    s = settings
+    if s.pong_timeout_s > s.ping_every_s:
+        return (
+            f"pong_timeout_s ({s.pong_timeout_s:g}) is longer than ping_every_s ({s.ping_every_s:g}): "
+            "the next ping would be due before the pong"
+        )
+    if s.high_water_events >= s.max_log_events:
+        return (
+            f"high_water_events ({s.high_water_events}) is not below max_log_events ({s.max_log_events}): "
+            "a slow reader would lose events before the run waits for it"
+        )
+    if s.store_wait and s.store == "none":
+        return "store_wait is set but store is none: there is nothing to wait for"
+    if s.tokenizer and not s.backend.startswith("script:"):
+        return f"tokenizer ({s.tokenizer}) is for the script backend, but backend is {s.backend}: a model has its own"
+    if not s.token_cache and not s.tokenizer:
+        return "token_cache is off but tokenizer is empty: without a tokenizer there are no tokens to cache"
+    return None
 
 
 def load(file: Path | None = None, **flags: Any) -> Settings:

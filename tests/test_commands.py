@@ -63,6 +63,11 @@ def test_faults_of_assignments_name_the_setting() -> None:
     assert fault(assignments=["port"]) == "--set takes name=value, not 'port'."
 
 
+def test_contradiction_is_said_in_one_sentence() -> None:
+    said = fault(assignments=["pong_timeout_s=30"])
+    assert said == ("pong_timeout_s (30) is longer than ping_every_s (20): the next ping would be due before the pong.")
+
+
 def test_script_backend_without_a_scenario_asks_for_one() -> None:
     with pytest.raises(RequestError, match="Name a scenario, such as script:demo"):
         choose_backend(Settings(backend="script:"), lambda what, fraction: None)

@@ -63,7 +63,7 @@ async def test_a_stalled_reader_that_takes_again_learns_that_it_was_dropped(auto
 
 async def test_a_peer_that_answers_no_ping_is_dropped(autojump_clock):  # P35
     async with open_served(
-        PACED, ping_every_s=5, pong_timeout_s=5, send_timeout_s=1000, high_water_events=10**6
+        PACED, ping_every_s=5, pong_timeout_s=5, send_timeout_s=1000, high_water_events=500_000
     ) as server:
         stream = server.stream()
         await _open_by_hand(stream)

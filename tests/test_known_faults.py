@@ -19,7 +19,7 @@ LONG = "model: m\nsteps:\n  - text: {words: 1000}\n"
 
 async def test_pings_come_while_the_model_is_silent(autojump_clock):
     """openai/codex#20739: the socket closed before a terminal event."""
-    async with open_served(STALLED, ping_every_s=5) as server, server.connect() as client:
+    async with open_served(STALLED, ping_every_s=5, pong_timeout_s=5) as server, server.connect() as client:
         await client.create()
         await client.until("response.output_text.delta")
         with trio.fail_after(200):

@@ -550,7 +550,7 @@ def test_tokens_of_a_step_do_not_come_between_the_events_of_an_item() -> None:
 
 
 def test_max_log_events_is_reached() -> None:
-    run = Run(settings=Settings(max_log_events=10))
+    run = Run(settings=Settings(max_log_events=10, high_water_events=5))
     for number in range(30):
         run.feed(f"{number}")
     log = run.response.log

@@ -36,6 +36,37 @@ def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
         load(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"ping_every_s": 5}, ("pong_timeout_s (20)", "ping_every_s (5)")),
+        ({"high_water_events": 9, "max_log_events": 9}, ("high_water_events (9)", "max_log_events (9)")),
+        ({"store": "none", "store_wait": True}, ("store_wait", "store is none")),
+        ({"tokenizer": "default"}, ("tokenizer (default)", "backend is local")),
+        ({"backend": "script:demo", "token_cache": False}, ("token_cache", "tokenizer is empty")),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_naming_both(values: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        load(**values)
+    message = caught.value.errors()[0]["msg"]
+    assert all(name in message for name in names)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ping_every_s": 20, "pong_timeout_s": 20},
+        {"high_water_events": 9, "max_log_events": 10},
+        {"store_wait": True},
+        {"backend": "script:demo", "tokenizer": "default", "token_cache": False},
+        {"stall_s": 1, "send_timeout_s": 60},
+    ],
+)
+def test_settings_that_go_together_are_taken(values: dict[str, Any]) -> None:
+    load(**values)
+
+
 def test_unknown_setting_in_the_file_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "longloop.toml"
     file.write_text("ports = 1\n")

@@ -51,6 +51,8 @@ def read_settings(file: Path | None, assignments: list[str], flags: Mapping[str,
 def _fault(error: pydantic.ValidationError, file: Path | None, given: Mapping[str, Any]) -> str:
     """The first fault, with the setting's name and where the value came from unless it was typed."""
     first = error.errors()[0]
+    if not first["loc"]:  # two that contradict each other, wherever they come from
+        return f"{first['msg']}."
     name = str(first["loc"][0])
     variable = f"LONGLOOP_{name.upper()}"
     source = "" if name in given else f" in {variable}" if variable in os.environ else f" in {file}"

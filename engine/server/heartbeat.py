@@ -43,7 +43,7 @@ async def wait_end(
             break
         if stream.heard_at < pinged_at and not (could_be_silent or may_be_silent()):
             return Ending.SILENT
-        until_ping_s = max(every_s - pong_s, 0)
+        until_ping_s = every_s - pong_s
     return Ending.STOPPING if closing.is_set() else Ending.TOO_OLD
 
 
