@@ -19,6 +19,23 @@ class InputText(Value, tag="input_text", frozen=True):
     text: str
 
 
+class TopLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A token that could have come, `bytes` its UTF-8: a token may hold a part of a character only."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
+    """A token that came, the log-probability the model gave it, and the likeliest tokens in its place."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[TopLogprob] = []
+
+
 class OutputText(Value, tag="output_text", frozen=True):
     text: str
     annotations: list[Any] = []

@@ -6,12 +6,16 @@ instructions or tools) starts a new segment and leaves the old ones readable.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 
 import msgspec
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Consecutive ids of one origin. `offset` counts from the start of its segment."""
+    """Consecutive ids of one origin. `offset` counts from the start of its segment.
+
+    logprobs: of sampled ids, one each, where they were asked for and the backend has them.
+    """
 
     segment: int
     offset: int
@@ -20,14 +24,22 @@ class Span(msgspec.Struct, frozen=True):
     logprobs: list[float] | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Kind(IntEnum):
+    GIVEN = 0
+    SAMPLED = 1
+    RATED = 2  # sampled, with log-probabilities
+
+
 class TokenLog:
     """Ids (32 bit) of one run, 4 bytes each, with the borders between given and sampled stretches."""
 
     def __init__(self) -> None:
         self._ids = array("I")
-        self._starts = array("I")  # index in _ids where a span begins; spans alternate as _sampled says
-        self._sampled = bytearray()
+        self._starts = array("I")  # index in _ids where a span begins
+        self._kinds = bytearray()  # of each span
         self._segments = array("I", [0])  # index in _ids where a segment begins
+        self._logprobs = array("d")  # of the rated spans, one after the other
+        self._rated = array("I")  # index in _logprobs for each span: how many there were before it
 
     def __len__(self) -> int:
         """Number of ids in the current segment: the length of the context."""
@@ -45,21 +57,25 @@ class TokenLog:
 
     def give(self, ids: Iterable[int]) -> None:
         """Append ids that were rendered from items."""
-        self._append(ids, sampled=False)
+        self._append(array("I", ids), _Kind.GIVEN)
 
-    def sample(self, ids: Iterable[int]) -> None:
-        """Append ids that the model drew (or that its grammar forced)."""
-        self._append(ids, sampled=True)
+    def sample(self, ids: Iterable[int], logprobs: Sequence[float] | None = None) -> None:
+        """Append ids that the model drew (or that its grammar forced), with a log-probability each or none at all."""
+        new = array("I", ids)
+        if logprobs is not None and len(logprobs) != len(new):
+            raise ValueError(f"{len(logprobs)} log-probabilities for {len(new)} ids")
+        self._append(new, _Kind.SAMPLED if logprobs is None else _Kind.RATED)
+        self._logprobs.extend(logprobs or ())
 
-    def _append(self, ids: Iterable[int], *, sampled: bool) -> None:
+    def _append(self, ids: "array[int]", kind: _Kind) -> None:
         at = len(self._ids)
-        self._ids.extend(array("I", ids))  # by way of a copy: an id out of range must not leave those before it
-        if len(self._ids) == at:
+        if not ids:
             return
-        at_border = not self._starts or self._sampled[-1] != sampled or self._segments[-1] == at
-        if at_border:
+        self._ids.extend(ids)
+        if not self._starts or self._kinds[-1] != kind or self._segments[-1] == at:
             self._starts.append(at)
-            self._sampled.append(sampled)
+            self._kinds.append(kind)
+            self._rated.append(len(self._logprobs))
 
     def start_segment(self) -> None:
         """Begin a new context; the next ids have offset 0."""
@@ -71,13 +87,16 @@ class TokenLog:
         for span in spans:
             if span.segment > self.segment:
                 self.start_segment()
-            self._append(span.ids, sampled=span.sampled)
+            if span.sampled:
+                self.sample(span.ids, None if span.logprobs is msgspec.UNSET else span.logprobs)
+            else:
+                self.give(span.ids)
 
     def copy(self) -> "TokenLog":
         """Another log that says the same: a few memcpy."""
         twin = TokenLog()
         twin._ids, twin._starts, twin._segments = self._ids[:], self._starts[:], self._segments[:]
-        twin._sampled = self._sampled[:]
+        twin._kinds, twin._logprobs, twin._rated = self._kinds[:], self._logprobs[:], self._rated[:]
         return twin
 
     def context(self) -> Sequence[int]:
@@ -103,9 +122,17 @@ class TokenLog:
             start = max(self._starts[number], position)
             end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self._ids)
             if start < end:
-                segment = self._segment_at(start)
-                ids = self._ids[start:end].tolist()
-                yield Span(segment, start - self._segments[segment], bool(self._sampled[number]), ids)
+                yield self._span(number, start, end)
+
+    def _span(self, number: int, start: int, end: int) -> Span:
+        """From `start` to `end`, indices in _ids within the span with this number."""
+        segment, kind = self._segment_at(start), self._kinds[number]
+        logprobs: list[float] | msgspec.UnsetType = msgspec.UNSET
+        if kind == _Kind.RATED:
+            offset = self._rated[number] - self._starts[number]
+            logprobs = self._logprobs[start + offset : end + offset].tolist()
+        ids = self._ids[start:end].tolist()
+        return Span(segment, start - self._segments[segment], kind != _Kind.GIVEN, ids, logprobs)
 
     def _segment_at(self, position: int) -> int:
         segment = len(self._segments) - 1

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.backends.base import Delta, Extension, RunSpec, StepSpec, TextDelta
+from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalModel
 from engine.items import Item, Message
@@ -16,7 +17,7 @@ MODEL_ID = "tiny"
 class NumbersParser:
     """Says each id as a number."""
 
-    def feed(self, ids: Sequence[int]) -> list[Delta]:
+    def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
         return [TextDelta("".join(f"{id_} " for id_ in ids))]
 
     def close(self) -> list[Delta]:
@@ -41,8 +42,8 @@ class NumbersPrompt:
         self.tokens.give([1])
         return [1]
 
-    def sampled(self, ids: Sequence[int]) -> None:
-        self.tokens.sample(ids)
+    def sampled(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        self.tokens.sample(ids, logprobs)
 
     def constraint(self, step: StepSpec) -> Constraint | None:
         return None if step.is_summary else self._constraint

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.frames import (
     Adopt,
@@ -25,7 +26,7 @@ COMMANDS = [
     Extend(1, 0, [5, 70_000, 2]),
     Extend(1, 3, []),
     Adopt(2, 1, 17, move=True),
-    Sample(1, 9, 100, [2], 2**63 - 1, 0.0, 0.9, 0.5, -0.5, 3, Constraint('start: "a"', "decide", 7, -3.5)),
+    Sample(1, 9, 100, [2], 2**63 - 1, 0.0, 0.9, 0.5, -0.5, 3, Constraint('start: "a"', "decide", 7, -3.5), 20),
     Sample(1, 10, 1, [], 0),
     Stop(1, 9),
     Drop(1),
@@ -35,6 +36,7 @@ REPORTS = [
     Ready(23_040, 49_152, 3_400.5),
     Begun(1, 9, 100),
     Sampled(1, 9, [44, 2]),
+    Sampled(1, 9, [44], [Chance(-0.25, [(44, -0.25), (5, -3.5)])]),
     Finished(1, 9, "stop", 100, 20, 0.5, 90.25, 26.0),
     Failed(1, 9, "no grammar"),
     Failed(0, 0, "no such folder", is_lost=True),

@@ -131,6 +131,22 @@ def test_a_replayed_guide_goes_on_where_the_first_one_was(guides, tokenizer, mod
         assert (STOP_ID in ids) == (mode != "on_trigger")
 
 
+@pytest.mark.parametrize("mode", ["always", "decide", "on_trigger"])
+def test_what_is_forced_can_be_drawn_one_by_one_and_is_the_same(guides, tokenizer, mode):
+    constraint = Constraint(CALL, mode, tokenizer.token_to_id("<"), -50.0)
+    ids = run(guides.guide(constraint), tokenizer, ["<", "b", "<|im_end|>"] if mode == "on_trigger" else ["b"] * 9)
+    guide, drawn = guides.guide(constraint, hands_out=False), []
+    assert guide.start() == []
+    while not drawn or drawn[-1] != STOP_ID:
+        row = likes(tokenizer, *(["<"] if not drawn else ["b", "<|im_end|>"]))
+        guide.restrict(row)
+        drawn.append(int(row.argmax()))
+        assert guide.advance(drawn[-1]) == []
+        if mode == "on_trigger" and len(drawn) == len(ids) - 1:
+            drawn.append(STOP_ID)  # free again
+    assert drawn == ids
+
+
 def test_a_guide_does_not_disturb_the_next_one_of_the_same_grammar(guides, tokenizer):
     first, second = guides.guide(Constraint(CALL)), guides.guide(Constraint(CALL))
     assert first.start() == second.start()

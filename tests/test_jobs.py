@@ -2,13 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Adopt, Begun, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
-from tests.fake_model import FakeModel, greedy
+from tests.fake_model import FakeModel, greedy, logits_after
 from tests.tiny import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
 
 PROMPT = list(range(100, 130))
@@ -214,9 +215,29 @@ def test_no_room_at_all_ends_at_once(bench):
 
 
 @pytest.mark.parametrize("constraint", [None, Constraint(CALL)])
+def test_chances_are_the_models_own_for_each_id(bench, constraint):
+    fields = {"temperature": 0.7, "frequency_penalty": 0.7, "constraint": constraint, "max_tokens": 9}
+    bench.tell(Extend(1, 0, PROMPT), sample(1, top_logprobs=3, **fields)).run()
+    context = list(PROMPT)
+    for report in (report for report in bench.reports if isinstance(report, Sampled)):
+        (id_,), (chance,) = report.ids, report.chances
+        row = logits_after(context).astype(float)
+        expected = row - np.log(np.exp(row).sum())
+        assert chance.logprob == pytest.approx(expected[id_], abs=1e-5)
+        assert [top for top, _ in chance.top] == list(np.argsort(-row)[:3])
+        context.append(id_)
+    bench.tell(Extend(2, 0, PROMPT), sample(2, 2, **fields)).run()
+    assert bench.sampled(2) == context[len(PROMPT) :]
+    assert bench.finished(2).reason == bench.finished(1).reason
+    assert all(report.chances is None for report in bench.reports if isinstance(report, Sampled) and report.job == 2)
+
+
+@pytest.mark.parametrize("top_logprobs", [None, 2])
+@pytest.mark.parametrize("constraint", [None, Constraint(CALL)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_job_goes_on_in_another_worker_as_if_nothing_had_happened(guides, constraint, temperature):
+def test_a_job_goes_on_in_another_worker_as_if_nothing_had_happened(guides, constraint, temperature, top_logprobs):
     fields = {"max_tokens": 12, "temperature": temperature, "frequency_penalty": 0.7, "constraint": constraint}
+    fields["top_logprobs"] = top_logprobs
     whole = Bench(guides).tell(Extend(1, 0, PROMPT), sample(1, **fields)).run()
     ids = whole.sampled(1)
     for cut in range(1, len(ids) + 1):

@@ -96,6 +96,7 @@ LAYERS: dict[str, str] = {
         backends/json_scanner
         backends/kv_cache
         backends/local_step
+        backends/logprobs
         backends/model_facts
         backends/parser
         backends/pieces
@@ -135,6 +136,7 @@ LAYERS: dict[str, str] = {
         __init__
         backends
         backends/base
+        backends/chance
         backends/constraint
         clock
         content

@@ -16,7 +16,7 @@ class HoldingParser(NumbersParser):
     def __init__(self) -> None:
         self._held: list[int] = []
 
-    def feed(self, ids) -> list[Delta]:
+    def feed(self, ids, chances=None) -> list[Delta]:
         *said, last = [*self._held, *ids]
         self._held = [last]
         return super().feed(said) if said else []
@@ -36,7 +36,7 @@ def finished(reason: str = "stop") -> Finished:
 def test_deltas_come_first_and_the_end_with_what_was_held_back():
     under_way = step()
     assert under_way.take() == []
-    under_way.sampled([5, 6], 1020.0)
+    under_way.sampled([5, 6], None, 1020.0)
     under_way.finished(finished())
     assert under_way.is_over
     assert under_way.take() == [TextDelta("5 ")]
@@ -55,8 +55,8 @@ def test_a_limit_is_named_by_whose_it_was(ends_context, reason):
 def test_an_interrupted_step_accounts_for_what_was_seen():
     under_way = step()
     under_way.begun(93)
-    under_way.sampled([5, 6, 7], 1020.0)
-    under_way.sampled([8], 1030.0)
+    under_way.sampled([5, 6, 7], None, 1020.0)
+    under_way.sampled([8], None, 1030.0)
     timing = Timing(prefill_ms=20, sampling_ms=15, tokens_new=7, tokens_reused=93, tokens_prefilled=7)
     end = StepEnd("stop", count_usage(100, 4, cached_tokens=93), timing)
     assert under_way.interrupt(1035.0) == [TextDelta("5 6 7 "), TextDelta("8 "), end]
@@ -72,7 +72,7 @@ def test_without_a_token_nothing_is_known_to_have_been_prefilled():
 
 def test_an_interrupt_after_the_end_takes_the_workers_account():
     under_way = step()
-    under_way.sampled([5], 1020.0)
+    under_way.sampled([5], None, 1020.0)
     under_way.finished(finished("length"))
     *_, end = under_way.interrupt(9999.0)
     assert isinstance(end, StepEnd)
@@ -81,7 +81,7 @@ def test_an_interrupt_after_the_end_takes_the_workers_account():
 
 def test_a_failure_comes_after_what_was_said_before_it():
     under_way = step()
-    under_way.sampled([5, 6], 1020.0)
+    under_way.sampled([5, 6], None, 1020.0)
     under_way.failed(BackendError("broken"))
     assert under_way.is_over
     assert under_way.take() == [TextDelta("5 ")]

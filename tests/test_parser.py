@@ -1,17 +1,19 @@
 """parser.py: tables of what comes out, and the same whatever the cuts."""
 
 import json
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import CallDelta, CallEnd, CallStart, Delta, ReasoningDelta, TextDelta
+from engine.backends.chance import Chance
 from engine.backends.families import HERMES, SMOLLM2
 from engine.backends.parser import StreamParser
 from engine.backends.toolset import ToolSet
 from engine.backends.vocabulary import Span, Vocabulary
+from engine.content import TopLogprob
 from engine.toolspec import Tool
 from tests.tiny import STOP_ID, make_tokenizer
 
@@ -146,6 +148,93 @@ def test_cuts_never_matter(names, cuts):
 def test_text_without_tools_comes_out_unchanged(text, cuts):
     text = text.replace("<think>", "")
     assert "".join(d.text for d in parse(text, cuts=cuts, tools=ToolSet({}), family=SMOLLM2)) == text
+
+
+# --- log-probabilities
+
+
+def chances(ids: list[int]) -> list[Chance]:
+    """One for each id that says which it was and where."""
+    return [Chance(-float(place), [(token_id, -0.5)]) for place, token_id in enumerate(ids)]
+
+
+def rated(text: str, cuts: list[int], tools: ToolSet = TOOLS, family=HERMES) -> list[Delta]:
+    """The deltas of `text` with log-probabilities, fed in stretches that end at `cuts`."""
+    parser = StreamParser(PLAIN, family, tools)
+    ids = [*PLAIN.encode(text), STOP_ID]
+    borders = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+    deltas: list[Delta] = []
+    for start, end in pairwise(borders):
+        deltas += parser.feed(ids[start:end], chances(ids)[start:end])
+    return deltas + parser.close()
+
+
+def written(delta: TextDelta) -> bytes:
+    return b"".join(bytes(token.bytes) for token in delta.logprobs)
+
+
+@given(st.text(max_size=60), st.lists(st.integers(0, 120), max_size=5))
+def test_each_token_comes_with_the_first_text_that_it_has_a_part_of(text, cuts):
+    text = text.replace("<think>", "")
+    told = tokens = b""
+    for delta in rated(text, cuts, ToolSet({}), SMOLLM2):
+        assert isinstance(delta, TextDelta)
+        told += delta.text.encode()
+        tokens += written(delta)
+        assert len(tokens) >= len(told)
+        assert not delta.logprobs or len(tokens) - len(delta.logprobs[-1].bytes) < len(told)
+    assert tokens == text.encode()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_only_text_has_logprobs_and_all_of_it_has(name):
+    text, expected = CASES[name]
+    for cut in range(len(PLAIN.encode(text)) + 1):
+        deltas = rated(text, [cut])
+        texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+        places = [token.logprob for delta in texts for token in delta.logprobs]
+        assert places == sorted(set(places), reverse=True)
+        assert joined([TextDelta(d.text) if isinstance(d, TextDelta) else d for d in deltas]) == expected
+        for delta in texts:
+            first, last = delta.logprobs[0], delta.logprobs[-1]
+            assert delta.text.encode() in written(delta)
+            assert len(written(delta)) < len(delta.text.encode()) + len(first.bytes) + len(last.bytes)
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(CASES)), min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 400), max_size=9),
+)
+def test_cuts_move_no_logprob_from_one_text_to_another(names, cuts):
+    text = "\n".join(CASES[name][0] for name in names)
+
+    def texts(deltas: list[Delta]) -> list[tuple[str, list[float]]]:
+        """Each message's text with its tokens."""
+        found = []
+        for is_text, group in groupby(deltas, lambda delta: isinstance(delta, TextDelta)):
+            if is_text:
+                parts = list(group)
+                tokens = [token.logprob for part in parts for token in part.logprobs]
+                found.append(("".join(part.text for part in parts), tokens))
+        return found
+
+    assert texts(rated(text, cuts)) == texts(rated(text, []))
+
+
+def test_a_token_of_half_a_character_says_its_bytes():
+    ids = PLAIN.encode("🙂")
+    (delta,) = StreamParser(PLAIN, HERMES, TOOLS).feed(ids, chances(ids))
+    assert [token.bytes for token in delta.logprobs] == [[0xF0], [0x9F], [0x99], [0x82]]
+    assert delta.logprobs[0].token == "\\xf0"
+    assert delta.logprobs[1].top_logprobs == [TopLogprob("\\x9f", [0x9F], -0.5)]
+
+
+def test_what_never_became_a_character_keeps_its_tokens():
+    parser, ids = StreamParser(PLAIN, HERMES, TOOLS), PLAIN.encode("a🙂")[:3]
+    first = parser.feed(ids, chances(ids))
+    (rest,) = parser.close()
+    assert [delta.text for delta in (*first, rest)] == ["a", "�"]
+    assert [len(delta.logprobs) for delta in (*first, rest)] == [1, 2]
 
 
 def test_without_callable_tools_a_call_is_text():

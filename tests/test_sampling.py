@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends import sampling
-from engine.backends.sampling import Penalties, Sampler, log_prob, uniform
+from engine.backends.sampling import Penalties, Sampler, chance_of, log_prob, uniform
 
 
 def row(*logits: float) -> sampling.Row:
@@ -97,3 +97,13 @@ def test_penalties_of_nothing_change_nothing():
 
 def test_log_prob_is_the_log_of_the_softmax():
     assert log_prob(np.log(row(0.5, 0.3, 0.2)) + 9, 1) == pytest.approx(np.log(0.3), abs=1e-6)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 499), st.sampled_from([0, 1, 5, 20]))
+def test_a_chance_is_what_the_full_softmax_says(seed, token_id, num_top):
+    logits = wide_row(seed, 3.0)
+    expected = logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum())
+    chance = chance_of(logits, token_id, num_top)
+    assert chance.logprob == pytest.approx(expected[token_id], abs=1e-5)
+    assert [id_ for id_, _ in chance.top] == list(np.argsort(-logits, kind="stable")[:num_top])
+    assert [logprob for _, logprob in chance.top] == pytest.approx(np.sort(expected)[::-1][:num_top], abs=1e-5)

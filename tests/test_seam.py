@@ -1,4 +1,4 @@
-"""base.py's promises about a sequence at rest, kept by every backend: fork, restart, interrupt, restore, summaries.
+"""base.py's promises, kept by every backend alike: fork, restart, interrupt, restore, summaries, log-probabilities.
 
 Each test runs on a scripted run (without and with a tokenizer) and on the local backend over a real worker process.
 """
@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -138,7 +139,8 @@ async def test_a_fork_has_what_was_given_and_not_sampled_from(opened):
         await turn(parent, GO)
         await give(parent, SUN)
         fork = parent.fork("r2")
-        assert (await step(fork))[:-1] == (await step(parent))[:-1]
+        assert text(await step(fork)) == text(await step(parent))
+        assert state(fork) == state(parent)
 
 
 # --- restart -----------------------------------------------------------------------------------------------------
@@ -262,3 +264,35 @@ async def test_a_summary_is_text_whatever_the_tools_and_the_run_goes_on(opened):
         assert end.usage.output_tokens > 0
         other.close()
         assert await turn(sequence, SUN) == await turn(fork, SUN)
+
+
+# --- log-probabilities -------------------------------------------------------------------------------------------
+
+
+async def test_logprobs_come_with_the_text_where_there_are_any_and_never_unasked(opened, folder):
+    async with opened() as backend:
+        sequence = backend.open_sequence(spec())
+        await turn(sequence, GO)
+        assert all(span.logprobs is msgspec.UNSET for span in sequence.tokens.since(0))
+        seen = sequence.tokens.total
+        await give(sequence, SUN)
+        *said, _ = await step(sequence, StepSpec(ToolChoice("none"), max_tokens=20, top_logprobs=2))
+        tokens = [token for delta in said if isinstance(delta, TextDelta) for token in delta.logprobs]
+        if isinstance(backend, ScriptBackend):
+            assert text(said) and not tokens
+            return
+        span = list(sequence.tokens.since(seen))[-1]
+        vocabulary = PromptFormat.load(folder).vocabulary
+        pairs = zip(span.ids, span.logprobs, strict=True)
+        shown = [logprob for id_, logprob in pairs if vocabulary.bytes_of(id_) and not vocabulary.is_control(id_)]
+        assert [token.logprob for token in tokens] == shown
+        assert len(span.ids) == 20 >= len(shown) > 9
+        assert text(said) == b"".join(bytes(token.bytes) for token in tokens).decode(errors="replace")
+        for token in tokens:
+            # greedy: what came is the likeliest
+            assert len(token.top_logprobs) == 2
+            assert (token.top_logprobs[0].token, token.top_logprobs[0].logprob) == (token.token, token.logprob)
+        assert all(not delta.logprobs for delta in await step(sequence) if isinstance(delta, TextDelta))
+        restored = backend.open_sequence(spec())
+        restored.restore(past_of(sequence, [GO], [SUN], []))
+        assert state(restored) == state(sequence)

@@ -1,36 +1,47 @@
-"""tokens.py: the log against the plainest model of it, a list of (segment, sampled, id)."""
+"""tokens.py: the log against the plainest model of it, a list of (segment, kind, id)."""
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.tokens import TokenLog
+from engine.tokens import Span, TokenLog
 
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=5)
-MOVES = st.lists(st.one_of(st.tuples(st.sampled_from(["give", "sample"]), IDS), st.just(("segment", []))), max_size=12)
+KINDS = st.sampled_from(["give", "sample", "rate"])
+MOVES = st.lists(st.one_of(st.tuples(KINDS, IDS), st.just(("segment", []))), max_size=12)
 
 
 def played(log: TokenLog, moves: list[tuple[str, list[int]]]) -> TokenLog:
     for move, ids in moves:
-        if move == "segment":
-            log.start_segment()
-        else:
-            getattr(log, move)(ids)
+        match move:
+            case "segment":
+                log.start_segment()
+            case "give":
+                log.give(ids)
+            case "sample":
+                log.sample(ids)
+            case "rate":
+                log.sample(ids, [-0.5 * one for one in ids])
     return log
+
+
+def kind(span: Span) -> str:
+    if span.logprobs is msgspec.UNSET:
+        return "sample" if span.sampled else "give"
+    assert span.sampled and span.logprobs == [-0.5 * one for one in span.ids]
+    return "rate"
 
 
 @given(MOVES)
 def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[int]]]) -> None:
     log, model, segment = TokenLog(), [], 0
     for move, ids in moves:
-        if move == "segment":
-            segment += bool(model) and model[-1][0] == segment
-            log.start_segment()
-        else:
-            getattr(log, move)(ids)
-            model += [(segment, move == "sample", one) for one in ids]
+        played(log, [(move, ids)])
+        segment += move == "segment" and bool(model) and model[-1][0] == segment
+        model += [(segment, move, one) for one in ids]
     context = [one for number, _, one in model if number == segment]
     assert (log.total, log.segment, len(log)) == (len(model), segment, len(context))
     assert list(log.context()) == context
@@ -39,14 +50,14 @@ def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[in
     starts = [next(i for i, entry in enumerate(model) if entry[0] == number) for number in range(segment) if model]
     for position in range(len(model) + 1):
         spans = list(log.since(position))
-        assert [(span.segment, span.sampled, one) for span in spans for one in span.ids] == model[position:]
+        assert [(span.segment, kind(span), one) for span in spans for one in span.ids] == model[position:]
         place = position
         for span in spans:
             start = starts[span.segment] if span.segment < len(starts) else len(model) - len(context)
             assert span.ids and span.offset == place - start
             place += len(span.ids)
         borders = pairwise(spans)
-        assert all((a.segment, a.sampled) != (b.segment, b.sampled) for a, b in borders)
+        assert all((a.segment, kind(a)) != (b.segment, kind(b)) for a, b in borders)
 
 
 @given(MOVES, MOVES)
@@ -89,10 +100,12 @@ def test_starting_a_segment_twice_is_starting_it_once() -> None:
     assert (log.segment, len(log), log.total) == (1, 0, 1)
 
 
-def test_id_that_does_not_fit_changes_nothing() -> None:
+def test_ids_that_do_not_fit_change_nothing() -> None:
     log = TokenLog()
     log.give([1, 2])
     with pytest.raises(OverflowError):
         log.sample([3, -1])
+    with pytest.raises(ValueError, match="1 log-probabilities for 2 ids"):
+        log.sample([3, 4], [-0.5])
     assert list(log.context()) == [1, 2]
     assert [span.ids for span in log.since(0)] == [[1, 2]]

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from engine.content import TokenLogprob
 from engine.items import Item
 from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
@@ -51,12 +52,15 @@ class ToolChoice(msgspec.Struct, frozen=True):
 class StepSpec(msgspec.Struct, frozen=True):
     """One sampling step. `max_tokens` is what is left of the run's `max_output_tokens`, None for no limit.
 
-    is_summary: what the context says, in free text; neither tools nor a text format count.
+    is_summary: what the context says, in free text; neither tools nor a text format count. top_logprobs: give
+    log-probabilities with the text and in the token log, and so many of the likeliest tokens with each (0 to 20); None
+    for none. They are the model's own, before grammar, penalties and temperature.
     """
 
     tool_choice: ToolChoice = ToolChoice()
     max_tokens: int | None = None
     is_summary: bool = False
+    top_logprobs: int | None = None
 
 
 class Extension(msgspec.Struct, frozen=True):
@@ -95,7 +99,13 @@ class ReasoningDelta(msgspec.Struct, frozen=True):
 
 
 class TextDelta(msgspec.Struct, frozen=True):
+    """`logprobs`: the tokens that this text begins or goes on with, each with the first text that has a part of it.
+
+    Empty unless the step asked for them, and on backends that have no probabilities.
+    """
+
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 CallType = Literal[

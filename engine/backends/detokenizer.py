@@ -16,13 +16,14 @@ class Detokenizer:
 
     def feed(self, ids: Iterable[int]) -> str:
         """The text that these ids complete; what is left of a character waits for the next ones."""
-        return self._decoder.decode(b"".join(map(self._bytes, ids)))
+        return self._decoder.decode(b"".join(map(self.bytes_of, ids)))
 
     def close(self) -> str:
         """What is left: U+FFFD for a character that never became whole."""
         return self._decoder.decode(b"", final=True)
 
-    def _bytes(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
+        """What the id adds to the text; empty for a control token that is not shown."""
         vocabulary = self._vocabulary
         if vocabulary.is_control(token_id) and token_id not in self._shown:
             return b""

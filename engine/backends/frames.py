@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 
 _HEAD_BYTES = 4
@@ -49,7 +50,9 @@ class Sample(_Frame, frozen=True, tag="sample"):
     """Begin a job: take what has no KV yet through the model, then sample until an end.
 
     `num_sampled` ids at the end of the context already belong to this job (it goes on after a worker died):
-    grammar and penalties count them. `max_tokens` is what may still be added. Temperature 0 is greedy.
+    grammar and penalties count them. `max_tokens` is what may still be added. Temperature 0 is greedy. `top_logprobs`:
+    say with each id how likely it was, and so many of the likeliest; then a grammar forces nothing at once, since each
+    id needs a row of its own.
     """
 
     seq: int
@@ -63,6 +66,7 @@ class Sample(_Frame, frozen=True, tag="sample"):
     frequency_penalty: float = 0.0
     num_sampled: int = 0
     constraint: Constraint | None = None
+    top_logprobs: int | None = None
 
 
 class Stop(_Frame, frozen=True, tag="stop"):
@@ -109,11 +113,12 @@ class Begun(_Frame, frozen=True, tag="begun"):
 
 
 class Sampled(_Frame, frozen=True, tag="sampled"):
-    """Ids that a job drew or its grammar forced, in order, at least one."""
+    """Ids that a job drew or its grammar forced, in order, at least one; with a chance each where they are wanted."""
 
     seq: int
     job: int
     ids: list[int]
+    chances: list[Chance] | None = None
 
 
 class Finished(_Frame, frozen=True, tag="finished"):

@@ -3,7 +3,7 @@
 A Guide follows one job. It is in one of three states, and `Constraint.mode` says where it begins and what moves it:
 
     waiting   free text; on_trigger: the trigger id holds it; decide: the first row decides
-    holding   the grammar's mask applies; what it forces is handed out at once, without a model step
+    holding   the grammar's mask applies; what it forces is handed out at once, without a model step, if wanted
     free      no grammar any more (decide, below its threshold)
 
 `always` begins holding. A grammar that is complete and can take no more ends an `always` or `decide` step (the stop
@@ -49,9 +49,13 @@ class Guides:
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self._stop_ids = list(stop_ids)
 
-    def guide(self, constraint: Constraint) -> "Guide":
-        """A Guide at the start of a job. Raises GrammarError."""
-        return Guide(constraint, self._matcher(constraint.grammar), self._tokenizer.vocab_size, self._stop_ids)
+    def guide(self, constraint: Constraint, *, hands_out: bool = True) -> "Guide":
+        """A Guide at the start of a job. hands_out: whether what the grammar forces may come without being drawn.
+
+        Raises GrammarError.
+        """
+        matcher = self._matcher(constraint.grammar)
+        return Guide(constraint, matcher, self._tokenizer.vocab_size, self._stop_ids, hands_out=hands_out)
 
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
         matcher = self._matchers.pop(grammar, None) or llguidance.LLMatcher(self._tokenizer, grammar)
@@ -67,8 +71,15 @@ class Guide:
     """Follows the ids of one job: `start`, then `restrict` before and `advance` after every draw."""
 
     def __init__(
-        self, constraint: Constraint, matcher: llguidance.LLMatcher, vocab_size: int, stop_ids: list[int]
+        self,
+        constraint: Constraint,
+        matcher: llguidance.LLMatcher,
+        vocab_size: int,
+        stop_ids: list[int],
+        *,
+        hands_out: bool,
     ) -> None:
+        self._hands_out = hands_out
         self._constraint = constraint
         self._matcher = matcher
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
@@ -127,6 +138,8 @@ class Guide:
 
     def _forced(self) -> list[int]:
         ids: list[int] = []
+        if not self._hands_out:  # the mask leaves nothing else, be it the stop id after a complete grammar
+            return ids
         while self._state is _State.HOLDING and (more := self._matcher.compute_ff_tokens()):
             self._matcher.consume_tokens(more)
             self._check()

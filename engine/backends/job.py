@@ -2,9 +2,10 @@
 
 from typing import Any, Literal, Protocol
 
+from engine.backends.chance import Chance
 from engine.backends.frames import Finished, Sample
 from engine.backends.guide import Guides
-from engine.backends.sampling import Penalties, Row, Sampler
+from engine.backends.sampling import Penalties, Row, Sampler, chance_of
 
 
 class KV(Protocol):
@@ -50,7 +51,9 @@ class Job:
         self.num_left = ask.max_tokens
         self.sampler = Sampler(ask.temperature, ask.top_p, ask.presence_penalty, ask.frequency_penalty, ask.seed)
         self.penalties = Penalties(self.sampler)
-        self.guide = guides.guide(ask.constraint) if ask.constraint else None
+        hands_out = ask.top_logprobs is None
+        self.guide = guides.guide(ask.constraint, hands_out=hands_out) if ask.constraint else None
+        self.chances: list[Chance] | None = None  # of the ids drawn last, where they are wanted
         context.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
         self.reused = context.kv.length - context.num_early  # what was computed early for this job is new to it
         self.prefilled = context.num_pending + context.num_early
@@ -67,10 +70,13 @@ class Job:
 
     def draw(self, row: Row) -> list[int]:
         """The next id, and those forced after it. Changes `row`. Raises GrammarError, ValueError."""
+        made = None if self.ask.top_logprobs is None else row.copy()
         if self.guide:
             self.guide.restrict(row)
         self.penalties.apply(row)
         drawn = self.sampler.draw(row, len(self.context.ids))
+        if made is not None:
+            self.chances = [chance_of(made, drawn, self.ask.top_logprobs or 0)]
         return self._noted([drawn, *(self.guide.advance(drawn) if self.guide else ())])
 
     def _noted(self, ids: list[int]) -> list[int]:

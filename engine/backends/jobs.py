@@ -141,7 +141,7 @@ class Jobs:
             yield Failed(seq, number, str(error))
             return
         if ids:
-            yield Sampled(seq, number, ids)
+            yield Sampled(seq, number, ids, job.chances)
         if job.end:
             self._end(job)
             yield job.finished(self._now())

@@ -166,7 +166,7 @@ class LocalBackend:
             case Begun() if sequence := self._jobs.get(report.job):
                 sequence.on_begun(report)
             case Sampled() if sequence := self._jobs.get(report.job):
-                sequence.on_sampled(report.ids)
+                sequence.on_sampled(report)
                 self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
                 self._link.send(self._evicted())
             case Finished() if sequence := self._jobs.pop(report.job, None):

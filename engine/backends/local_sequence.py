@@ -12,7 +12,7 @@ import trio
 
 from engine.backends.base import Delta, Extension, Past, RunSpec, StepEnd, StepSpec
 from engine.backends.constraint import Constraint
-from engine.backends.frames import Begun, Finished, Sample
+from engine.backends.frames import Begun, Finished, Sample, Sampled
 from engine.backends.local_step import Parser, Step
 from engine.clock import now_ms
 from engine.errors import BackendError
@@ -28,7 +28,7 @@ class Prompt(Protocol):
     async def prepare(self, items: ListOf[Item]) -> Extension: ...
     def commit(self, extension: Extension) -> None: ...
     def open_turn(self) -> list[int]: ...
-    def sampled(self, ids: ListOf[int]) -> None: ...
+    def sampled(self, ids: ListOf[int], logprobs: ListOf[float] | None = None) -> None: ...
     def constraint(self, step: StepSpec) -> Constraint | None: ...
     def new_parser(self, step: StepSpec) -> Parser: ...
     def fork(self) -> "Prompt": ...
@@ -120,7 +120,16 @@ class LocalSequence:
         limit = room if step.max_tokens is None else min(room, step.max_tokens)
         given = self.tokens.total - self._num_seen
         is_short = step.max_tokens is None or room < step.max_tokens
-        self._step = Step(base, limit, parser, constraint, given=given, ends_context=is_short, began=now_ms())
+        self._step = Step(
+            base,
+            limit,
+            parser,
+            constraint,
+            given=given,
+            ends_context=is_short,
+            began=now_ms(),
+            top_logprobs=step.top_logprobs,
+        )
         self._step.job = self._desk.begin(self)
 
     async def next_deltas(self) -> list[Delta]:
@@ -192,6 +201,7 @@ class LocalSequence:
             self._sampling.frequency_penalty,
             step.num_sampled,
             step.constraint,
+            step.top_logprobs,
         )
 
     def on_asked(self, job: int) -> None:
@@ -202,10 +212,11 @@ class LocalSequence:
         """A worker has begun with the step."""
         self._under_way.begun(report.reused)
 
-    def on_sampled(self, ids: list[int]) -> None:
-        """The worker drew these."""
-        self._prompt.sampled(ids)
-        self._under_way.sampled(ids, now_ms())
+    def on_sampled(self, report: Sampled) -> None:
+        """The worker drew more."""
+        chances = report.chances
+        self._prompt.sampled(report.ids, None if chances is None else [chance.logprob for chance in chances])
+        self._under_way.sampled(report.ids, chances, now_ms())
         self._notify()
 
     def on_finished(self, report: Finished) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.backends.base import Delta, Reason, StepEnd
+from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Finished
 from engine.errors import BackendError
@@ -17,7 +18,7 @@ from engine.usage import Timing, count_usage
 class Parser(Protocol):
     """See `parser.StreamParser`."""
 
-    def feed(self, ids: Sequence[int], /) -> list[Delta]: ...
+    def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None, /) -> list[Delta]: ...
     def close(self) -> list[Delta]: ...
 
 
@@ -26,6 +27,7 @@ class Step:
 
     base: length of the context it samples from. limit: most tokens it may add; `ends_context`: that is because the
     context has no more room. given: tokens that are new in the context since the step before. began: now, in ms.
+    top_logprobs: see `StepSpec`.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class Step:
         given: int,
         ends_context: bool,
         began: float,
+        top_logprobs: int | None = None,
     ) -> None:
         self.base = base
         self.limit = limit
         self.constraint = constraint
+        self.top_logprobs = top_logprobs
         self.job = 0
         self._parser = parser
         self._given = given
@@ -52,6 +56,7 @@ class Step:
         self._num_sampled = 0
         self._num_deaths = 0
         self._fresh: list[int] = []  # sampled, in the log, not parsed yet
+        self._chances: list[Chance] = []  # of the fresh ones, where they are wanted
         self._finished: Finished | None = None
         self._error: BackendError | None = None
 
@@ -71,11 +76,12 @@ class Step:
         """A worker has begun with it, and has the KV of so many tokens."""
         self._reused = min(reused, self.base)
 
-    def sampled(self, ids: Sequence[int], now: float) -> None:
+    def sampled(self, ids: Sequence[int], chances: Sequence[Chance] | None, now: float) -> None:
         """The worker drew these, and the log has them."""
         self._first_at = now if self._first_at is None else self._first_at
         self._num_sampled += len(ids)
         self._fresh += ids
+        self._chances += chances or ()
 
     def finished(self, report: Finished) -> None:
         """The worker came to its end."""
@@ -97,7 +103,7 @@ class Step:
 
         Empty when there is nothing to say yet. Raises BackendError when the step has failed.
         """
-        if deltas := self._parsed():
+        if deltas := self._said():
             return deltas  # each part is handed on at once
         if self._error:
             raise self._error
@@ -107,14 +113,14 @@ class Step:
 
     def interrupt(self, now: float) -> list[Delta]:
         """All that is left to say, and the end. Raises BackendError when the step has failed."""
-        deltas = self._parsed()
+        deltas = self._said()
         if self._error:
             raise self._error
         return [*deltas, *self._parser.close(), self._end("stop", self._finished or self._as_seen(now))]
 
-    def _parsed(self) -> list[Delta]:
-        ids, self._fresh = self._fresh, []
-        return self._parser.feed(ids) if ids else []
+    def _said(self) -> list[Delta]:
+        ids, chances, self._fresh, self._chances = self._fresh, self._chances, [], []
+        return self._parser.feed(ids, None if self.top_logprobs is None else chances) if ids else []
 
     def _reason(self, end: Finished) -> Reason:
         if end.reason == "stop":

@@ -10,15 +10,17 @@ between tags is no text; it parts calls from each other.
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, assert_never
 
 import msgspec
 
 from engine.backends.base import CallDelta, CallEnd, CallStart, Delta, ReasoningDelta, TextDelta
+from engine.backends.chance import Chance
 from engine.backends.detokenizer import Detokenizer
 from engine.backends.families import Family
 from engine.backends.json_scanner import ObjectScanner
+from engine.backends.logprobs import PlacedTokens
 from engine.backends.toolset import CALL_TYPES, ToolSet
 from engine.backends.vocabulary import Vocabulary
 from engine.toolspec import Tool
@@ -47,6 +49,7 @@ class StreamParser:
         self._tools = tools
         self._detokenizer = Detokenizer(vocabulary, _shown(vocabulary, family))
         self._state = _State.REASONING if in_reasoning else _State.TEXT
+        self._placed = PlacedTokens(vocabulary)
         self._held = ""
         self._searched = 0  # characters of _held that hold no closing tag of a call
         self._space: str | None = ""  # white space seen since the step's start or a tag; None once text has come
@@ -55,25 +58,35 @@ class StreamParser:
         self._custom_input: list[str] | None = None
         self._deltas: list[Delta] = []
 
-    def feed(self, ids: Iterable[int]) -> list[Delta]:
-        """The deltas that these ids complete; may be empty."""
-        self._held += self._detokenizer.feed(ids)
+    def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
+        """The deltas that these ids complete; may be empty. chances: of the ids, to be put beside the text."""
+        self._held += self._detokenizer.feed(ids) if chances is None else self._placed_text(ids, chances)
         while self._held and self._advance():
             pass
         return self._take()
 
+    def _placed_text(self, ids: Sequence[int], chances: Sequence[Chance]) -> str:
+        texts = []
+        for token_id, chance in zip(ids, chances, strict=True):
+            texts.append(text := self._detokenizer.feed([token_id]))
+            if self._detokenizer.bytes_of(token_id):
+                self._placed.add(token_id, chance, len(text))
+        return "".join(texts)
+
     def close(self) -> list[Delta]:
         """The step is over: what was held back. A call whose arguments were cut off gets no CallEnd."""
-        self._held += self._detokenizer.close()
+        rest = self._detokenizer.close()
+        self._placed.add_text(len(rest))
+        self._held += rest
         while self._held and self._advance():
             pass
         match self._state:
             case _State.HEAD:
-                self._call_or_text(self._held, closed=False)
+                self._call_or_text(self._split_held(len(self._held)), closed=False)
             case _State.TEXT:
-                self._text(self._held)
+                self._text(self._split_held(len(self._held)))
                 if self._space and not self._is_after_tag:
-                    self._emit(TextDelta(self._space))
+                    self._say(self._space)
             case _State.REASONING:
                 self._emit(ReasoningDelta(self._held))
             case _State.ARGUMENTS:
@@ -133,12 +146,17 @@ class StreamParser:
 
     def _text(self, text: str) -> None:
         if self._space is None:
-            self._emit(TextDelta(text))
+            self._say(text)
             return
         self._space += text
         if stripped := self._space.lstrip():
-            self._emit(TextDelta(stripped if self._is_after_tag else self._space))
+            self._say(stripped if self._is_after_tag else self._space)
             self._space = None
+
+    def _say(self, text: str) -> None:
+        """Give out text that ends where what is held begins."""
+        if text:
+            self._emit(TextDelta(text, self._placed.take(len(text), len(self._held))))
 
     # --- calls
 
@@ -226,8 +244,8 @@ class StreamParser:
         match delta, last:
             case ((TextDelta("") | ReasoningDelta("") | CallDelta("")), _):
                 pass
-            case TextDelta(text), TextDelta(before):
-                self._deltas[-1] = TextDelta(before + text)
+            case TextDelta(text, tokens), TextDelta(before, earlier):
+                self._deltas[-1] = TextDelta(before + text, earlier + tokens)
             case ReasoningDelta(text), ReasoningDelta(before):
                 self._deltas[-1] = ReasoningDelta(before + text)
             case CallDelta(text), CallDelta(before):

@@ -149,9 +149,9 @@ class Prompt:
                 self._answers_call = False  # what comes next, if nothing is given, follows the model's own words
                 return ids
 
-    def sampled(self, ids: Sequence[int]) -> None:
-        """Append what the model drew, its stop token included."""
-        self.tokens.sample(ids)
+    def sampled(self, ids: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        """Append what the model drew, its stop token included; logprobs: of each, if they are known."""
+        self.tokens.sample(ids, logprobs)
         if ids:
             self._tail = self._tail_after(ids[-1])
 

@@ -1,7 +1,8 @@
 """The script backend: plays a scenario at its pace and says so. Nothing is inferred.
 
 It is the model of the tests, of the latency and load benchmarks and of the comparison of the designs. Everything a
-step emits is worked out when the step starts, so that a delta costs a slice of a list.
+step emits is worked out when the step starts, so that a delta costs a slice of a list. Where nothing is inferred there
+are no probabilities: asked for, they are left out, not made up.
 """
 
 import copy
