@@ -3,8 +3,11 @@
 Whoever loses, repeats or misplaces one id gets other logits ever after, so equal ids prove equal contexts.
 
     python -m tests.fake_model FOLDER --stop-ids 2        speaks as engine.backends.worker does
+
+With a file `says.json` in the folder, a list of ids, it is a model that wants to say these and nothing else.
 """
 
+import json
 import sys
 import time
 import zlib
@@ -56,6 +59,24 @@ class FakeModel:
         return np.stack([logits_after(kv.ids) for kv, _ in work])
 
 
+class Parrot(FakeModel):
+    """Goes on with what it says, wherever the context has it already, and begins with it elsewhere."""
+
+    def __init__(self, says: Sequence[int]) -> None:
+        super().__init__()
+        self._says = list(says)
+
+    def step(self, work: Sequence[tuple[FakeKV, Sequence[int]]]) -> NDArray[np.float32]:
+        rows = super().step(work)
+        for (kv, _), row in zip(work, rows, strict=True):
+            row[self._next(kv.ids)] = 100
+        return rows
+
+    def _next(self, ids: list[int]) -> int:
+        said = max(size for size in range(len(self._says)) if not size or ids[-size:] == self._says[:size])
+        return self._says[said]
+
+
 def logits_after(ids: Sequence[int]) -> NDArray[np.float32]:
     """[vocab] logits that no other context has."""
     seed = zlib.crc32(np.array(ids, np.int64).tobytes())
@@ -76,7 +97,9 @@ def load(args: Namespace, output: Output, began: float) -> Jobs:
     output.send([Loading("weights", 1, 1)])
     guides = Guides(args.folder / "tokenizer.json", vocab_size=VOCAB_SIZE, stop_ids=args.stop_ids)
     output.send([Ready(BYTES_PER_TOKEN, VOCAB_SIZE, 0.0)])
-    return Jobs(FakeModel(), guides, time.perf_counter)
+    says = args.folder / "says.json"
+    model = Parrot(json.loads(says.read_text())) if says.exists() else FakeModel()
+    return Jobs(model, guides, time.perf_counter)
 
 
 if __name__ == "__main__":

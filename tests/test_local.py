@@ -3,23 +3,30 @@
 The fake model's logits depend on every id and its place, so what it says proves which context it had.
 """
 
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
+import msgspec
 import pytest
 import trio
 
-from engine.backends.base import Past, StepEnd, StepSpec, TextDelta
+from engine.backends.base import CallEnd, Past, StepEnd, StepSpec, TextDelta
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalBackend, open_local_backend
 from engine.backends.local_sequence import LocalSequence
+from engine.backends.prompt import Prompt, PromptFormat
+from engine.backends.vocabulary import Span
 from engine.errors import BackendError, NotFound
+from engine.items import FunctionCallOutput, Message
+from engine.toolspec import Tool
 from tests.fake_model import BYTES_PER_TOKEN, greedy
 from tests.local_model import MODEL_ID, NumbersPrompt, local_model, message, spec
-from tests.tiny import save_tokenizer
+from tests.tiny import HERMES, STOP_ID, save_format, save_tokenizer
 from tests.tiny_model import save_model
 
 REAL = (sys.executable, "-m", "engine.backends.worker")
@@ -331,6 +338,41 @@ async def test_a_restored_run_is_computed_again_and_goes_on_as_it_would_have(fol
         assert ends[0][1].usage.input_tokens == ends[1][1].usage.input_tokens
         assert ends[1][1].timing.tokens_new == 2
         assert list(restored.tokens.since(0)) == list(sequence.tokens.since(0))
+
+
+TOOL = Tool("function", "look", parameters={"type": "object"})
+CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("tags", [True, False])  # held by a grammar once the tag has come; not held at all
+@pytest.mark.parametrize("top_logprobs", [None, 0])
+async def test_without_parallel_calls_a_step_ends_with_the_first_one(tmp_path, tags, top_logprobs):
+    form = PromptFormat.load(save_format(tmp_path, HERMES, tags=tags))
+    written = form.encode([Span(f"Well.{CALL}\n{CALL}", True)])
+    (tmp_path / "says.json").write_text(json.dumps([*written, STOP_ID]))
+    go, output = Message(role="user", content="go"), FunctionCallOutput(call_id="c", output="done")
+    with trio.fail_after(TIMEOUT_S):
+        async with open_local_backend(
+            local_model(tmp_path), partial(Prompt, form), max_kv_bytes=1 << 20, worker=FAKE
+        ) as backend:
+            for parallel in (True, False):
+                sequence = backend.open_sequence(spec(tools=[TOOL], parallel_tool_calls=parallel))
+                for item in (go, output):
+                    sequence.commit(await sequence.prepare([item]))
+                    sequence.start_step(StepSpec(top_logprobs=top_logprobs))
+                    deltas = []
+                    while not deltas or not isinstance(deltas[-1], StepEnd):
+                        deltas += await sequence.next_deltas()
+                    assert deltas.count(CallEnd()) == (2 if parallel else 1)
+                    assert deltas[-1].reason == "stop"
+                    span = list(sequence.tokens.since(0))[-1]
+                    assert span.ids == ([*written, STOP_ID] if parallel else written[: len(span.ids)])
+                    assert deltas[-1].usage.output_tokens == len(span.ids)
+                    assert deltas[-1].usage.total_tokens == sequence.num_context_tokens
+                    assert (span.logprobs is msgspec.UNSET) == (top_logprobs is None)
+                    if not parallel:
+                        said = b"".join(map(form.vocabulary.bytes_of, span.ids)).decode()
+                        assert said == f"Well.{CALL}"
 
 
 async def test_paused_runs_lose_their_kv_under_pressure_and_never_their_tokens(folder):

@@ -3,6 +3,8 @@
 import pytest
 
 from engine.backends.base import Delta, StepEnd, TextDelta
+from engine.backends.chance import Chance
+from engine.backends.constraint import Constraint
 from engine.backends.frames import Finished
 from engine.backends.local_step import Step
 from engine.errors import BackendError
@@ -27,6 +29,24 @@ class HoldingParser(NumbersParser):
 
 def step(*, ends_context: bool = False) -> Step:
     return Step(100, 50, HoldingParser(), None, given=7, ends_context=ends_context, began=1000.0)
+
+
+class CallParser(NumbersParser):
+    """Id 9 is a whole call."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.chances: list[Chance | None] = []
+
+    def feed(self, ids, chances=None) -> list[Delta]:
+        self.num_calls += list(ids).count(9)
+        self.chances += chances or ()
+        return super().feed(ids)
+
+
+def single_call(constraint: Constraint | None = None, **options) -> Step:
+    options = {"given": 0, "ends_context": False, "began": 0.0, "parallel_calls": False} | options
+    return Step(100, 50, CallParser(), constraint, **options)
 
 
 def finished(reason: str = "stop") -> Finished:
@@ -94,3 +114,39 @@ def test_a_failure_comes_after_what_was_said_before_it():
 def test_the_second_loss_is_the_last():
     under_way = step()
     assert [under_way.lost(), under_way.lost()] == [True, False]
+
+
+FREE = [None, Constraint("", "on_trigger", 1)]
+
+
+@pytest.mark.parametrize("constraint", FREE)
+@pytest.mark.parametrize(("ids", "count"), [([5, 9, 6, 9], 2), ([5, 9], 2), ([9, 6], 1), ([5, 6], 2)])
+def test_a_step_of_one_call_is_over_with_it(constraint, ids, count):
+    under_way = single_call(constraint)
+    under_way.begun(90)
+    assert under_way.sampled([7], None, 10.0) == 1
+    assert not under_way.is_over
+    assert under_way.sampled(ids, None, 30.0) == count
+    assert under_way.is_over == (9 in ids)
+    assert "".join(delta.text for delta in under_way.take()) == "".join(f"{id_} " for id_ in [7, *ids[:count]])
+    if under_way.is_over:
+        (end,) = under_way.take()
+        timing = Timing(prefill_ms=10, sampling_ms=20, tokens_reused=90, tokens_prefilled=10)
+        assert end == StepEnd("stop", count_usage(100, 1 + count, cached_tokens=90), timing)
+
+
+@pytest.mark.parametrize("under_way", [single_call(Constraint("")), single_call(parallel_calls=True)])
+def test_where_a_grammar_counts_calls_or_nobody_does_the_worker_ends_the_step(under_way):
+    assert under_way.sampled([9, 5, 9], None, 10.0) == 3
+    assert not under_way.is_over
+
+
+@pytest.mark.parametrize("parallel_calls", [True, False])
+def test_the_parser_gets_chances_where_they_are_wanted(parallel_calls):
+    parser, chances = CallParser(), [Chance(-1.0), Chance(-2.0)]
+    under_way = Step(
+        100, 50, parser, None, given=0, ends_context=False, began=0.0, top_logprobs=0, parallel_calls=parallel_calls
+    )
+    under_way.sampled([5, 6], chances, 10.0)
+    under_way.take()
+    assert parser.chances == chances

@@ -237,6 +237,18 @@ def test_what_never_became_a_character_keeps_its_tokens():
     assert [len(delta.logprobs) for delta in (*first, rest)] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "count"), [("two calls", 2), ("call", 1), ("other key order", 1), ("arguments cut off", 0), ("no JSON", 0)]
+)
+def test_calls_that_have_ended_are_counted(name, count):
+    parser = StreamParser(PLAIN, HERMES, TOOLS)
+    ids = PLAIN.encode(CASES[name][0])
+    parser.feed(ids[:-1])
+    assert parser.num_calls == max(0, count - 1)
+    parser.feed(ids[-1:])
+    assert parser.num_calls == count
+
+
 def test_without_callable_tools_a_call_is_text():
     text = call("get_weather", "{}")
     assert parse(text, tools=ToolSet({})) == [TextDelta(text)]

@@ -167,7 +167,8 @@ class LocalBackend:
                 sequence.on_begun(report)
             case Sampled() if sequence := self._jobs.get(report.job):
                 sequence.on_sampled(report)
-                self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
+                use = Use.RUNNING if report.job in self._jobs else Use.PAUSED  # it may have stopped the job
+                self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), use)
                 self._link.send(self._evicted())
             case Finished() if sequence := self._jobs.pop(report.job, None):
                 self._cache.mark(sequence.number, Use.PAUSED)

@@ -129,6 +129,7 @@ class LocalSequence:
             ends_context=is_short,
             began=now_ms(),
             top_logprobs=step.top_logprobs,
+            parallel_calls=self._spec.parallel_tool_calls,
         )
         self._step.job = self._desk.begin(self)
 
@@ -213,10 +214,13 @@ class LocalSequence:
         self._under_way.begun(report.reused)
 
     def on_sampled(self, report: Sampled) -> None:
-        """The worker drew more."""
-        chances = report.chances
-        self._prompt.sampled(report.ids, None if chances is None else [chance.logprob for chance in chances])
-        self._under_way.sampled(report.ids, chances, now_ms())
+        """The worker drew more. The job may be stopped by that."""
+        step, chances = self._under_way, report.chances
+        count = step.sampled(report.ids, chances, now_ms())
+        logprobs = None if chances is None else [chance.logprob for chance in chances[:count]]
+        self._prompt.sampled(report.ids[:count], logprobs)
+        if step.is_over:
+            self._desk.stop(self, step.job)
         self._notify()
 
     def on_finished(self, report: Finished) -> None:

@@ -1,7 +1,8 @@
 """A step of the local model while it is sampled: what has come of it, how it ends and what it may report.
 
 Pure: times come in. What the worker says of the step's end is the better account; of a step that was interrupted there
-is none, and what the server has seen itself must do.
+is none, and what the server has seen itself must do. So it is for a step that may make one call only where no grammar
+sees to that: it is over with the token that ends the call, and what the worker has drawn beyond it does not count.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from engine.usage import Timing, count_usage
 class Parser(Protocol):
     """See `parser.StreamParser`."""
 
+    @property
+    def num_calls(self) -> int: ...
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None, /) -> list[Delta]: ...
     def close(self) -> list[Delta]: ...
 
@@ -27,7 +30,7 @@ class Step:
 
     base: length of the context it samples from. limit: most tokens it may add; `ends_context`: that is because the
     context has no more room. given: tokens that are new in the context since the step before. began: now, in ms.
-    top_logprobs: see `StepSpec`.
+    top_logprobs: see `StepSpec`. parallel_calls: whether it may make more than one call.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Step:
         ends_context: bool,
         began: float,
         top_logprobs: int | None = None,
+        parallel_calls: bool = True,
     ) -> None:
         self.base = base
         self.limit = limit
@@ -51,12 +55,15 @@ class Step:
         self._given = given
         self._ends_context = ends_context
         self._began = began
+        is_held = constraint is not None and constraint.mode != "on_trigger"
+        self._ends_with_call = not parallel_calls and not is_held
         self._first_at: float | None = None
         self._reused = 0
         self._num_sampled = 0
         self._num_deaths = 0
         self._fresh: list[int] = []  # sampled, in the log, not parsed yet
         self._chances: list[Chance] = []  # of the fresh ones, where they are wanted
+        self._parsed: list[Delta] = []
         self._finished: Finished | None = None
         self._error: BackendError | None = None
 
@@ -76,12 +83,25 @@ class Step:
         """A worker has begun with it, and has the KV of so many tokens."""
         self._reused = min(reused, self.base)
 
-    def sampled(self, ids: Sequence[int], chances: Sequence[Chance] | None, now: float) -> None:
-        """The worker drew these, and the log has them."""
+    def sampled(self, ids: Sequence[int], chances: Sequence[Chance] | None, now: float) -> int:
+        """The worker drew these. How many of them count, at least one: those up to the end of the step's only call."""
         self._first_at = now if self._first_at is None else self._first_at
-        self._num_sampled += len(ids)
-        self._fresh += ids
-        self._chances += chances or ()
+        if not self._ends_with_call:
+            self._fresh += ids
+            self._chances += chances or ()
+            count = len(ids)
+        else:
+            count = self._parse_until_call(ids, chances)
+            self._finished = self._as_seen(now) if self._parser.num_calls else None
+        self._num_sampled += count
+        return count
+
+    def _parse_until_call(self, ids: Sequence[int], chances: Sequence[Chance] | None) -> int:
+        for index, token_id in enumerate(ids):
+            self._parsed += self._parser.feed([token_id], chances and chances[index : index + 1])
+            if self._parser.num_calls:
+                return index + 1
+        return len(ids)
 
     def finished(self, report: Finished) -> None:
         """The worker came to its end."""
@@ -119,8 +139,11 @@ class Step:
         return [*deltas, *self._parser.close(), self._end("stop", self._finished or self._as_seen(now))]
 
     def _said(self) -> list[Delta]:
+        deltas, self._parsed = self._parsed, []
         ids, chances, self._fresh, self._chances = self._fresh, self._chances, [], []
-        return self._parser.feed(ids, None if self.top_logprobs is None else chances) if ids else []
+        if ids:
+            deltas += self._parser.feed(ids, None if self.top_logprobs is None else chances)
+        return deltas
 
     def _reason(self, end: Finished) -> Reason:
         if end.reason == "stop":

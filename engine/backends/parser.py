@@ -57,6 +57,7 @@ class StreamParser:
         self._scanner = ObjectScanner()
         self._custom_input: list[str] | None = None
         self._deltas: list[Delta] = []
+        self.num_calls = 0  # that have ended, closing tag included
 
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
         """The deltas that these ids complete; may be empty. chances: of the ids, to be put beside the text."""
@@ -204,6 +205,7 @@ class StreamParser:
             return False
         self._held = rest.removeprefix(close)
         self._enter(_State.TEXT)
+        self.num_calls += 1
         return True
 
     def _flush_custom_input(self) -> None:
@@ -221,6 +223,7 @@ class StreamParser:
             self._emit(CallDelta(_free_input(arguments) if tool.kind == "custom" else arguments))
             self._emit(CallEnd())
             self._enter(_State.TEXT)
+            self.num_calls += 1
             return
         self._state = _State.TEXT
         self._searched = 0
