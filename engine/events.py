@@ -4,13 +4,13 @@ Names and fields are the Responses API's (openai-python `ResponseStreamEvent`). 
 prototype's pause) and `response.tokens`. Events carry a `sequence_number` that rises by one over the whole run.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine.content import Part
-from engine.items import Item
+from engine.items import Item, decode_item
 from engine.tokens import Span
 from engine.toolspec import SkippedTool
 from engine.usage import Timing, Usage
@@ -278,6 +278,39 @@ _ENCODER: Final = msgspec.json.Encoder()
 def encode_event(event: Event) -> bytes:
     """The event's JSON, without a lane."""
     return _ENCODER.encode(event)
+
+
+class _Head(msgspec.Struct):
+    type: str
+
+
+class _ItemEvent(msgspec.Struct):
+    """The union of items cannot be decoded as such, since one kind of them is any JSON object."""
+
+    sequence_number: int
+    output_index: int
+    item: msgspec.Raw
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+_ITEM_EVENT: Final = msgspec.json.Decoder(_ItemEvent)
+_KINDS: Final = {str(kind.__struct_config__.tag): kind for kind in get_args(Event)}
+_DECODERS: Final = {
+    tag: msgspec.json.Decoder(kind) for tag, kind in _KINDS.items() if kind not in (OutputItemAdded, OutputItemDone)
+}
+
+
+def decode_event(data: bytes | msgspec.Raw) -> Event:
+    """The event that was encoded; it encodes to the same bytes. Raises msgspec.DecodeError, KeyError, RequestError."""
+    tag = _HEAD.decode(data).type
+    if decoder := _DECODERS.get(tag):
+        event: Event = decoder.decode(data)
+        return event
+    raw = _ITEM_EVENT.decode(data)
+    about: Event = _KINDS[tag](
+        sequence_number=raw.sequence_number, output_index=raw.output_index, item=decode_item(raw.item)
+    )
+    return about
 
 
 def encode_frame(frame: dict[str, Any]) -> bytes:

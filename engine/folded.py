@@ -5,7 +5,6 @@ A finished item is kept as its text and where the deltas were cut, the end of a 
 """
 
 import zlib
-from array import array
 from itertools import accumulate, islice
 from typing import Final
 
@@ -19,7 +18,7 @@ from engine.usage import Timing, Usage
 _STRIDE = 512  # deltas between two marks: finding one adds up 256 lengths on average, 2 µs beside the 30 of sending it
 
 
-class FoldedItem(msgspec.Struct, frozen=True, gc=False):
+class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
     """A finished item's events: what is the same for all of them, and the lengths of the deltas, a byte each.
 
     marks: where every 512th delta ends in the text.
@@ -28,7 +27,7 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False):
     scaffold: Scaffold
     text: str
     status: ItemStatus
-    lengths: "bytes | array[int]"
+    lengths: bytes | tuple[int, ...]
     marks: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -62,13 +61,13 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False):
 def fold_item(scaffold: Scaffold, pieces: list[str], status: ItemStatus) -> FoldedItem:
     """The folded form of an item that was streamed in these pieces."""
     lengths = list(map(len, pieces))
-    # Deltas are tokens, hardly ever longer than a byte can say; one that is costs its item 4 bytes a delta.
+    # Deltas are tokens, hardly ever longer than a byte can say; one that is costs its item 8 bytes a delta.
     is_short = max(lengths, default=0) < 256
     return FoldedItem(
         scaffold,
         "".join(pieces),
         status,
-        bytes(lengths) if is_short else array("I", lengths),
+        bytes(lengths) if is_short else tuple(lengths),
         tuple(islice(accumulate(lengths), _STRIDE - 1, None, _STRIDE)),
     )
 

@@ -5,7 +5,8 @@ into its text and the end of a step packed (folded.py), which keeps a paused run
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
 
 from engine.errors import RequestError
 from engine.events import Event
@@ -79,3 +80,22 @@ class EventLog:
         if isinstance(entry, FoldedItem):
             return entry.event(seq, self._firsts[index])
         return unpack_event(entry) if isinstance(entry, bytes) else entry
+
+    # --- the journal's side ---
+
+    def entries_since(self, seq: int) -> list[Event | FoldedItem]:
+        """What begins at number `seq` or later, as far as it is kept."""
+        entries = self._entries[bisect_left(self._firsts, seq) :]
+        return [unpack_event(entry) if isinstance(entry, bytes) else entry for entry in entries]
+
+    def restore(self, entries: list[Event | FoldedItem], next_seq: int) -> None:
+        """Go on as the log did that had these entries last, and `next_seq` as its next number."""
+        sizes = [len(entry) if isinstance(entry, FoldedItem) else 1 for entry in entries]
+        first = next_seq - sum(sizes)
+        if first != self.next:  # what is missing in between was let go, and so was all before it
+            del self._entries[:], self._firsts[:]
+        self._entries += entries
+        self._firsts.extend(accumulate(sizes[:-1], initial=first) if sizes else ())
+        self.next = next_seq
+        while self._firsts and self.next - self._firsts[0] > self._max_events:
+            del self._entries[0], self._firsts[0]

@@ -3,9 +3,12 @@
 An item that streams is `head` events (it is announced), any number of `delta` events, and `tail` events (its text
 whole, then the item whole). The same scaffold writes them while the model samples and writes them again for a reader
 that comes later, so a finished item needs to keep only its text and where the deltas were cut (folded.py).
+
+All scaffolds have the methods of the first one; `seq` is the sequence number of the (first) event that is asked for.
+Their tags name them in the journal.
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
 
@@ -25,34 +28,10 @@ from engine.events import (
     ReasoningTextDelta,
     ReasoningTextDone,
 )
-from engine.items import CustomToolCall, FunctionCall, Item, ItemStatus, Message, Reasoning
+from engine.items import CustomToolCall, FunctionCall, ItemStatus, Message, Reasoning
 
 
-class Scaffold(Protocol):
-    """The events of one item. `seq` is the sequence number of the (first) event that is asked for."""
-
-    @property
-    def num_head(self) -> int:
-        """How many events announce it."""
-
-    @property
-    def num_tail(self) -> int:
-        """How many events finish it."""
-
-    def item(self, text: str, status: ItemStatus) -> Item:
-        """The finished item."""
-
-    def head(self, seq: int) -> list[Event]:
-        """The events that announce it."""
-
-    def delta(self, seq: int, piece: str) -> Event:
-        """One piece of its text."""
-
-    def tail(self, seq: int, text: str, status: ItemStatus) -> list[Event]:
-        """The events that finish it."""
-
-
-class MessageScaffold(msgspec.Struct, frozen=True, gc=False):
+class MessageScaffold(msgspec.Struct, frozen=True, gc=False, tag="message"):
     """An assistant message with one text part."""
 
     output_index: int
@@ -61,9 +40,11 @@ class MessageScaffold(msgspec.Struct, frozen=True, gc=False):
     num_tail: ClassVar[int] = 3
 
     def item(self, text: str, status: ItemStatus) -> Message:
+        """The finished item."""
         return Message(role="assistant", content=[OutputText(text=text)], id=self.id, status=status)
 
     def head(self, seq: int) -> list[Event]:
+        """The events that announce it."""
         empty = Message(role="assistant", content=[], id=self.id, status="in_progress")
         part = OutputText(text="")
         return [
@@ -74,11 +55,13 @@ class MessageScaffold(msgspec.Struct, frozen=True, gc=False):
         ]
 
     def delta(self, seq: int, piece: str) -> Event:
+        """One piece of its text."""
         return OutputTextDelta(
             sequence_number=seq, item_id=self.id, output_index=self.output_index, content_index=0, delta=piece
         )
 
     def tail(self, seq: int, text: str, status: ItemStatus) -> list[Event]:
+        """The events that finish it."""
         index = self.output_index
         return [
             OutputTextDone(sequence_number=seq, item_id=self.id, output_index=index, content_index=0, text=text),
@@ -93,7 +76,7 @@ class MessageScaffold(msgspec.Struct, frozen=True, gc=False):
         ]
 
 
-class ReasoningScaffold(msgspec.Struct, frozen=True, gc=False):
+class ReasoningScaffold(msgspec.Struct, frozen=True, gc=False, tag="reasoning"):
     """The model's raw reasoning as one reasoning_text part."""
 
     output_index: int
@@ -144,7 +127,7 @@ class _CallScaffold(msgspec.Struct, frozen=True, gc=False):
     num_tail: ClassVar[int] = 2
 
 
-class FunctionCallScaffold(_CallScaffold, frozen=True, gc=False):
+class FunctionCallScaffold(_CallScaffold, frozen=True, gc=False, tag="function_call"):
     """A function call; its text is the arguments' JSON."""
 
     def item(self, text: str, status: ItemStatus) -> FunctionCall:
@@ -171,7 +154,7 @@ class FunctionCallScaffold(_CallScaffold, frozen=True, gc=False):
         ]
 
 
-class CustomToolCallScaffold(_CallScaffold, frozen=True, gc=False):
+class CustomToolCallScaffold(_CallScaffold, frozen=True, gc=False, tag="custom_tool_call"):
     """A custom tool's call; its text is the free input."""
 
     def item(self, text: str, status: ItemStatus) -> CustomToolCall:
@@ -194,3 +177,6 @@ class CustomToolCallScaffold(_CallScaffold, frozen=True, gc=False):
             CustomToolCallInputDone(sequence_number=seq, item_id=self.id, output_index=index, input=text),
             OutputItemDone(sequence_number=seq + 1, output_index=index, item=self.item(text, status)),
         ]
+
+
+Scaffold = MessageScaffold | ReasoningScaffold | FunctionCallScaffold | CustomToolCallScaffold

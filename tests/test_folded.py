@@ -1,11 +1,12 @@
 """folded.py: a finished item and the end of a step read back as they were sent."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.events import Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
-from engine.folded import PackableEvent, fold_item, pack_event, unpack_event
+from engine.folded import FoldedItem, PackableEvent, fold_item, pack_event, unpack_event
 from engine.items import ItemStatus
 from engine.scaffold import MessageScaffold, Scaffold
 from engine.tokens import Span
@@ -21,6 +22,7 @@ def check_same_bytes(scaffold: Scaffold, pieces: list[str], status: ItemStatus, 
     assert len(folded) == len(live)
     assert [encode_event(folded.event(first + i, first)) for i in range(len(folded))] == [encode_event(e) for e in live]
     assert folded.item() == scaffold.item("".join(pieces), status)
+    assert msgspec.json.decode(msgspec.json.encode(folded), type=FoldedItem) == folded
 
 
 @pytest.mark.parametrize("scaffold", SCAFFOLDS)

@@ -109,3 +109,30 @@ def test_pack_packs_what_came_after_the_newest_item() -> None:
     log.pack()
     assert [type(entry) for entry in log._entries] == [FoldedItem, bytes, bytes]
     assert [log.read(seq) for seq in (log.next - 2, log.next - 1)] == [plain(log.next - 2), plain(log.next - 1)]
+
+
+# --- the journal's side ------------------------------------------------------------------------------------------
+
+
+@given(entries=ENTRIES, cuts=st.sets(st.integers(0, 7)), max_events=st.sampled_from([1, 4, 9, 1000]))
+def test_log_restored_piece_by_piece_reads_the_same(
+    entries: list[tuple[list[str], bool] | None], cuts: set[int], max_events: int
+) -> None:
+    log, twin, seen = EventLog(max_events), EventLog(max_events), 0
+    for number, entry in enumerate(entries):
+        if entry is None:
+            log.append(plain(log.next))
+            log.pack()
+        else:
+            write_item(log, entry[0], disturbed=entry[1])
+        if number in cuts:
+            twin.restore(log.entries_since(seen), log.next)
+            seen = log.next
+    twin.restore(log.entries_since(seen), log.next)
+    assert (twin.oldest, twin.next) == (log.oldest, log.next)
+    for seq in range(log.oldest, log.next):
+        assert encode_event(twin.read(seq)) == encode_event(log.read(seq))
+    last = plain(log.next)
+    for one in (log, twin):
+        one.append(last)
+    assert (twin.oldest, twin.read(log.next - 1)) == (log.oldest, last)

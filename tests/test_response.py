@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.backends.base import CallDelta, CallEnd, CallStart, ReasoningDelta, StepEnd, TextDelta, ToolChoice
 from engine.errors import BackendError, NotFound, RequestError, ServerError
+from engine.events import decode_event, encode_event
 from engine.items import Item, decode_item, encode_item
 from engine.log import EventsExpired
 from engine.response import Response
@@ -768,6 +769,7 @@ class Walk:
         events = self.run.events
         assert [event["type"] for event in events].count("response.created") == 1
         assert self.run.replayed() == self.run.live
+        assert [encode_event(decode_event(data)) for data in self.run.live] == self.run.live
         open_ids: dict[int, str] = {}
         done: list[dict[str, Any]] = []
         for event in events:
