@@ -51,8 +51,9 @@ class Cursor:
 
     def _stop(self) -> int:
         response = self.live.response
-        if response.unsolicited_from is not None and not self._may_see_unsolicited:
-            return response.unsolicited_from
+        unsolicited_from = response.progress.unsolicited_from
+        if unsolicited_from is not None and not self._may_see_unsolicited:
+            return unsolicited_from
         return response.log.next
 
 

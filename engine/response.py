@@ -46,16 +46,16 @@ from engine.events import (
     ResponseInProgress,
     ResponseObject,
     ResponseTokens,
-    TimingReport,
 )
 from engine.history import Round
-from engine.items import Item, ItemStatus, Message
+from engine.items import Item, ItemStatus
 from engine.log import EventLog
+from engine.progress import Progress
 from engine.request import RunRequest
 from engine.settings import Settings
 from engine.status import Reason, Status
 from engine.tokens import Span
-from engine.usage import Timing, Usage, rounded
+from engine.usage import Timing, Usage
 from engine.writer import ItemWriter, MintId
 
 FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
@@ -80,28 +80,23 @@ class Response:
         """before: the run that this one goes on from."""
         self.id = response_id
         self.request = request
-        self.status = Status.IN_PROGRESS
+        self.progress = Progress(choice=request.tool_choice)
         self.log = EventLog(settings.max_log_events)
-        self.run_usage = Usage()
-        self.run_timing = Timing()
-        self.num_steps = 0
-        self._is_step_whole = False
-        self.unsolicited_from: int | None = None
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
         self._writer = ItemWriter(self.log, mint_id, self._answers.made)
         self.round: Round | None = None
         if request.keeps_items:
             self.round = Round(before.round if before else None, request.items)
         self._num_recorded = 0  # finished items that are in a round
-        self._messages: list[Message] = []
         self._created_at = int(now)
-        self._usage: Usage | None = None
-        self._timing: TimingReport | msgspec.UnsetType = msgspec.UNSET
-        self._choice = request.tool_choice
-        self._next_choice: ToolChoice | None = None
         self._joined: list[Span] = []
 
     # --- what others ask ---
+
+    @property
+    def status(self) -> Status:
+        """Where it stands."""
+        return self.progress.status
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +121,7 @@ class Response:
     @property
     def ended_by_itself(self) -> bool:
         """Whether it is over and nothing cut it short, so that its last step is whole."""
-        return not self.is_open and self._is_step_whole
+        return not self.is_open and self.progress.is_step_whole
 
     @property
     def can_go_on(self) -> bool:
@@ -136,7 +131,7 @@ class Response:
     @property
     def num_sampled(self) -> int:
         """Output tokens of the whole run so far."""
-        return self.run_usage.output_tokens
+        return self.progress.run_usage.output_tokens
 
     def step_spec(self) -> StepSpec:
         """How the next step is to be sampled.
@@ -145,7 +140,7 @@ class Response:
         append may set another one for the steps after it.
         """
         limit = self.request.echo.max_output_tokens
-        return StepSpec(self._choice, None if limit is None else max(limit - self.num_sampled, 0))
+        return StepSpec(self.progress.choice, None if limit is None else max(limit - self.num_sampled, 0))
 
     def snapshot(self) -> ResponseObject:
         """The response object as of now."""
@@ -174,7 +169,7 @@ class Response:
                 self._writer.reasoning(text)
             case CallStart():
                 self._writer.start_call(delta)
-                self._choice = _after_call(self._choice)
+                self.progress.called()
             case CallDelta(text):
                 self._writer.call_text(text)
             case CallEnd():
@@ -197,14 +192,11 @@ class Response:
         self._expect_in_progress()
         self._close_item("completed" if end.reason == "stop" and not is_steered else "incomplete")
         self._log_joined()
-        self.num_steps += 1
-        self._is_step_whole = True
-        self._usage = end.usage
-        self.run_usage += end.usage
-        self.add_timing(timing)
+        self.progress.num_steps += 1
+        self.progress.step_ended(end.usage, timing)
         if end.reason != "stop":
             self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
-        elif self._answers.open or self._messages:
+        elif self._answers.open or self.progress.messages:
             if self._answers.unanswered():
                 self._stop_for_calls(now)
         elif is_steered:
@@ -214,34 +206,24 @@ class Response:
         else:
             self._finish(Status.COMPLETED, now)
 
-    def add_timing(self, timing: Timing) -> None:
-        """Account a step's times; they show in the next terminal event."""
-        self.run_timing += timing
-        self._timing = TimingReport(rounded(timing), rounded(self.run_timing))
-
     def complete_without_sampling(self, usage: Usage, timing: Timing, now: float) -> None:
         """End a run that was only to be prepared (`generate: false`)."""
         self._expect_in_progress()
-        self._is_step_whole = True
-        self._usage = usage
-        self.run_usage += usage
-        self.add_timing(timing)
+        self.progress.step_ended(usage, timing)
         self._finish(Status.COMPLETED, now)
 
     def take_new_items(self) -> list[Item]:
         """What the client gave for the next step: outputs in the order of the calls, then messages."""
         self._expect_in_progress()
-        items: list[Item] = [*self._answers.take(), *self._messages]
-        self._messages = []
+        items: list[Item] = [*self._answers.take(), *self.progress.take_messages()]
         if self.round is not None:
             self.round = Round(self.round, items)
-        self._choice, self._next_choice = self._next_choice or self._choice, None
         return items
 
     def peek_new_items(self, batch: Batch) -> list[Item]:
         """What `take_new_items` would give after `batch`, as far as it has arrived."""
         outputs = [batch.answers.get(key) or entry.answer for key, entry in self._answers.open.items()]
-        return [*(output for output in outputs if output is not None), *self._messages, *batch.messages]
+        return [*(output for output in outputs if output is not None), *self.progress.messages, *batch.messages]
 
     def end(self, reason: Reason, now: float) -> None:
         """End the run as incomplete. At a pause this is unsolicited, unless the client asked for it (`cancelled`)."""
@@ -250,7 +232,7 @@ class Response:
         if reason != "cancelled":
             self._mark_unsolicited()
         self._close_item("incomplete")
-        self._forget_step()
+        self.progress.forget_step()
         self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
 
     def fail(self, error: EngineError, now: float) -> None:
@@ -259,7 +241,7 @@ class Response:
             return
         self._mark_unsolicited()
         self._close_item("incomplete")
-        self._forget_step()
+        self.progress.forget_step()
         self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
 
     # --- the client's side ---
@@ -281,14 +263,14 @@ class Response:
         if not self.is_open:
             raise ValueError(f"response {self.id} is {self.status.value}")
         self._answers.commit(batch)
-        self._messages += batch.messages
+        self.progress.messages += batch.messages
         if self.request.lifecycle == "inject":
             self.log.append(ResponseInjected(sequence_number=self.log.next, response_id=self.id))
         if choice is not None:
-            self._next_choice = choice
-        has_new = bool(self._answers.open or self._messages)
+            self.progress.next_choice = choice
+        has_new = bool(self._answers.open or self.progress.messages)
         if self.status is Status.PAUSED and has_new and not self._answers.unanswered():
-            self.status = Status.IN_PROGRESS
+            self.progress.status = Status.IN_PROGRESS
             return True
         return False
 
@@ -305,17 +287,13 @@ class Response:
 
     # --- moves ---
 
-    def _forget_step(self) -> None:
-        """No step ends here: its usage has been told already, and clients add up what every terminal says."""
-        self._usage, self._timing = None, msgspec.UNSET
-
     def _expect_in_progress(self) -> None:
         if self.status is not Status.IN_PROGRESS:
             raise ValueError(f"response {self.id} is {self.status.value}")
 
     def _mark_unsolicited(self) -> None:
         if self.status is Status.PAUSED:
-            self.unsolicited_from = self.log.next
+            self.progress.unsolicited_from = self.log.next
 
     def _log_joined(self) -> None:
         spans, self._joined = self._joined, []
@@ -324,7 +302,7 @@ class Response:
 
     def _close_item(self, status: ItemStatus) -> None:
         self._writer.close(status)
-        self._is_step_whole = False
+        self.progress.is_step_whole = False
         if self.round is not None:
             self.round.made += self._writer.finished[self._num_recorded :]
             self._num_recorded = len(self._writer.finished)
@@ -337,16 +315,17 @@ class Response:
             self._finish(Status.COMPLETED, now)
 
     def _pause(self) -> None:
-        assert self._usage is not None and self._timing is not msgspec.UNSET
-        self.status = Status.PAUSED
+        so_far = self.progress
+        assert so_far.usage is not None and so_far.timing is not msgspec.UNSET
+        so_far.status = Status.PAUSED
         if self.request.lifecycle == "inject":  # its clients know from the call that it is their turn
             return
         pause = Pause(
             id=self.id,
-            usage=self._usage,
-            run_usage=self.run_usage,
+            usage=so_far.usage,
+            run_usage=so_far.run_usage,
             pending=self._answers.unanswered(),
-            timing=self._timing,
+            timing=so_far.timing,
         )
         self.log.append(ResponseDone(sequence_number=self.log.next, response=pause))
 
@@ -358,7 +337,7 @@ class Response:
         error: ErrorDetails | None = None,
         incomplete_details: IncompleteDetails | None = None,
     ) -> None:
-        self.status = status
+        self.progress.status = status
         changes = {
             "completed_at": int(now) if status is Status.COMPLETED else None,
             "error": error,
@@ -367,22 +346,15 @@ class Response:
         self.log.append(FINAL_EVENTS[status](sequence_number=self.log.next, response=self._object(changes)))
 
     def _object(self, changes: dict[str, Any]) -> ResponseObject:
-        status = "in_progress" if self.is_open else self.status.value
+        status, so_far = "in_progress" if self.is_open else self.status.value, self.progress
         return msgspec.structs.replace(
             self.request.echo,
             id=self.id,
             created_at=self._created_at,
             status=status,
             output=self.output,
-            usage=self._usage,
-            run_usage=self.run_usage if self.num_steps or self._usage else msgspec.UNSET,
-            timing=self._timing,
+            usage=so_far.usage,
+            run_usage=so_far.run_usage if so_far.num_steps or so_far.usage else msgspec.UNSET,
+            timing=so_far.timing,
             **changes,
         )
-
-
-def _after_call(choice: ToolChoice) -> ToolChoice:
-    """What is left of a choice once the model has called: nothing forced, but the tools that are allowed."""
-    if choice.mode != "required":
-        return choice
-    return ToolChoice("auto", None if choice.is_named else choice.allowed)

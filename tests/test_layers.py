@@ -123,6 +123,7 @@ LAYERS: dict[str, str] = {
         history
         log
         parameters
+        progress
         request
         resolving
         response

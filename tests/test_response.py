@@ -446,20 +446,20 @@ def test_end_while_nobody_samples_is_unsolicited(reason: Reason) -> None:  # rul
     run = Run(tools=TOOLS).step(call())
     at = run.response.log.next
     run.response.end(reason, NOW)
-    assert (run.response.unsolicited_from, run.response.log.next) == (at, at + 1)
+    assert (run.response.progress.unsolicited_from, run.response.log.next) == (at, at + 1)
     assert run.last["response"]["incomplete_details"] == {"reason": reason}
 
 
 def test_failure_while_nobody_samples_is_unsolicited() -> None:
     run = Run(tools=TOOLS).step(call())
     run.response.fail(BackendError("the worker is gone"), NOW)
-    assert run.response.unsolicited_from == run.response.log.next - 1
+    assert run.response.progress.unsolicited_from == run.response.log.next - 1
 
 
 def test_cancel_is_answered_by_incomplete_paused_or_not() -> None:
     for run in (Run(tools=TOOLS).step(call()), Run(tools=TOOLS).feed("t")):
         run.response.end("cancelled", NOW)
-        assert run.response.unsolicited_from is None
+        assert run.response.progress.unsolicited_from is None
         assert run.last["response"]["incomplete_details"] == {"reason": "cancelled"}
 
 
@@ -673,7 +673,7 @@ class Walk:
         else:
             self.run.response.end(self.chance.choice(["cancelled", "append_timeout", "superseded"]), NOW)  # type: ignore[arg-type]
         assert not self.run.response.is_open
-        assert not is_sampling or self.run.response.unsolicited_from is None
+        assert not is_sampling or self.run.response.progress.unsolicited_from is None
 
     # the client's side
 
@@ -792,7 +792,7 @@ class Walk:
         if not self.run.response.is_open:
             assert self.run.last["response"]["output"] == done
         total = sum(self.usages, Usage())
-        assert self.run.response.run_usage == total
+        assert self.run.response.progress.run_usage == total
         steps = [event["response"] for event in events if event["type"] == "response.done"]
         assert all(step["run_usage"]["input_tokens"] <= total.input_tokens for step in steps)
         assert json_paths_of_null(done) == []

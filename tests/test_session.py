@@ -31,7 +31,7 @@ def new_run(status: Status | None = Status.IN_PROGRESS, id_: str = "resp_0") -> 
             run.step("t", end=stop("max_output_tokens"))
         case Status.FAILED:
             run.response.end("cancelled", NOW)
-            run.response.status = Status.FAILED
+            run.response.progress.status = Status.FAILED
         case _:
             pass
     return run.response

@@ -1,0 +1,51 @@
+"""How far a run has come: all of its state that is small, in one value that the journal writes down and reads back."""
+
+import msgspec
+
+from engine.backends.base import ToolChoice
+from engine.events import TimingReport
+from engine.items import Message
+from engine.status import Status
+from engine.usage import Timing, Usage, rounded
+
+
+class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A run's counters, choices and marks. `usage` and `timing` are those of the step that has just ended.
+
+    messages: what the client said for the next step. is_step_whole: nothing cut the newest step short.
+    """
+
+    choice: ToolChoice
+    next_choice: ToolChoice | None = None
+    status: Status = Status.IN_PROGRESS
+    num_steps: int = 0
+    is_step_whole: bool = False
+    usage: Usage | None = None
+    timing: TimingReport | msgspec.UnsetType = msgspec.UNSET
+    run_usage: Usage = Usage()
+    run_timing: Timing = Timing()
+    messages: list[Message] = []
+    unsolicited_from: int | None = None
+
+    def step_ended(self, usage: Usage, timing: Timing) -> None:
+        """Account a step that is whole; its cost shows in the next terminal event."""
+        self.is_step_whole = True
+        self.usage = usage
+        self.run_usage += usage
+        self.run_timing += timing
+        self.timing = TimingReport(rounded(timing), rounded(self.run_timing))
+
+    def forget_step(self) -> None:
+        """No step ends here: its usage has been told already, and clients add up what every terminal says."""
+        self.usage, self.timing = None, msgspec.UNSET
+
+    def called(self) -> None:
+        """The model calls: nothing is forced any more, but tools that are allowed stay the only ones."""
+        if self.choice.mode == "required":
+            self.choice = ToolChoice("auto", None if self.choice.is_named else self.choice.allowed)
+
+    def take_messages(self) -> list[Message]:
+        """What was said for the step that begins now, with the choice that was made for it."""
+        self.choice, self.next_choice = self.next_choice or self.choice, None
+        messages, self.messages = self.messages, []
+        return messages
