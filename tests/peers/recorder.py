@@ -1,34 +1,35 @@
 """A loopback proxy between a peer and the server that keeps every frame of both, in the order they passed.
 
-A frame is recorded before it is passed on, so what one side did because of a frame stands after it. Nothing is
-changed on the way. The frames must not be compressed, which holds as long as our server takes no extension up.
+Over HTTP a frame is a whole request, an event or a whole answer. A frame is recorded before it is passed on, so what
+one side did because of a frame stands after it. Nothing is changed on the way. The frames must not be compressed,
+which holds as long as our server takes no extension up.
 """
 
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import trio
 from wsproto.frame_protocol import FrameProtocol, Opcode
 
-Side = Literal["peer", "server"]
+from tests.peers.http_tap import HttpTap, Side
+
 TERMINALS: Final = ("response.done", "response.completed", "response.incomplete", "response.failed", "error")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: on which socket (counted from 0), from which side, and its JSON."""
+    """One message: on which socket (counted from 0), from which side, and its JSON.
+
+    The type of a request over HTTP is its method and path, of its answer the status.
+    """
 
     socket: int
     side: Side
-    body: dict[str, Any]
-
-    @property
-    def type(self) -> str:
-        """The frame's `type`."""
-        return str(self.body["type"])
+    type: str
+    body: Any
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Socket:
     """One TCP connection of the peer."""
 
     number: int
-    heads: dict[Side, bytes] = field(default_factory=dict)
+    http: HttpTap = field(default_factory=HttpTap)
     ended: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -46,15 +47,13 @@ class Socket:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The peer's request headers, names in lower case."""
-        lines = self.heads["peer"].decode("latin-1").split("\r\n")[1:]
-        pairs = (line.partition(":") for line in lines if line)
-        return {name.lower(): value.strip() for name, _, value in pairs}
+        """The headers of the peer's first request, names in lower case."""
+        return {name.decode(): value.decode("latin-1") for name, value in self.http.requests[0].headers}
 
     @property
     def is_upgraded(self) -> bool:
         """Whether it became a WebSocket connection."""
-        return self.heads.get("server", b"").startswith(b"HTTP/1.1 101")
+        return self.http.is_upgraded
 
 
 class Recorder:
@@ -75,8 +74,12 @@ class Recorder:
         return [frame for frame in self.frames if frame.side == "server" and (not types or frame.type in types)]
 
     def outline(self) -> list[str]:
-        """The conversation in short: the peer's frames and what ended each step."""
-        return [frame.type for frame in self.frames if frame.side == "peer" or frame.type in TERMINALS]
+        """The conversation in short: the peer's frames, and what ended each step or answered a request."""
+        return [
+            frame.type
+            for frame in self.frames
+            if frame.side == "peer" or frame.type in TERMINALS or frame.type.isdigit()
+        ]
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Return when `condition` holds; it is asked again after every frame and every end of a socket."""
@@ -126,35 +129,33 @@ async def _pass_on(source: trio.SocketStream, target: trio.SocketStream, tap: "_
 
 
 class _Tap:
-    """One direction of one connection: HTTP head, then frames."""
+    """One direction of one connection: HTTP, which may turn into frames."""
 
     def __init__(self, recorder: Recorder, socket: Socket, side: Side) -> None:
         self._recorder, self._socket, self._side = recorder, socket, side
-        self._head = b""
         self._frames: FrameProtocol | None = None
         self._text = ""
 
     def see(self, data: bytes) -> None:
+        http = self._socket.http
+        if not http.is_upgraded:
+            for side, type_, body in http.see(self._side, data):
+                self._record(side, type_, body)
+            data = http.trailing[self._side]
+        if http.is_upgraded:
+            self._see_frames(data)
+
+    def _see_frames(self, data: bytes) -> None:
         if self._frames is None:
-            self._head += data
-            head, blank, data = self._head.partition(b"\r\n\r\n")
-            if not blank:
-                return
-            self._socket.heads.setdefault(self._side, head)
             self._frames = FrameProtocol(client=self._side == "server", extensions=[])
-        if self._is_websocket():
-            self._frames.receive_bytes(data)
-            for frame in self._frames.received_frames():
-                self._see_frame(frame)
+        self._frames.receive_bytes(data)
+        for frame in self._frames.received_frames():
+            if frame.opcode in (Opcode.TEXT, Opcode.CONTINUATION):
+                self._text += frame.payload
+                if frame.message_finished:
+                    body, self._text = json.loads(self._text), ""
+                    self._record(self._side, body["type"], body)
 
-    def _is_websocket(self) -> bool:
-        return "sec-websocket-key" in self._socket.headers
-
-    def _see_frame(self, frame: Any) -> None:
-        if frame.opcode not in (Opcode.TEXT, Opcode.CONTINUATION):
-            return
-        self._text += frame.payload
-        if frame.message_finished:
-            body, self._text = json.loads(self._text), ""
-            self._recorder.frames.append(Frame(self._socket.number, self._side, body))
-            self._recorder.changed()
+    def _record(self, side: Side, type_: str, body: Any) -> None:
+        self._recorder.frames.append(Frame(self._socket.number, side, type_, body))
+        self._recorder.changed()
