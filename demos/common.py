@@ -36,11 +36,18 @@ def need(*packages: str) -> None:
         sys.exit(f"this demo needs {' and '.join(missing)}: pip install -e '.[clients]' (jsonschema: '.[dev]')")
 
 
-def read_url() -> str:
-    """The server's URL from `--url`. Exits with a sentence when nothing listens there."""
+def read_options(**choices: tuple[str, ...]) -> argparse.Namespace:
+    """`--url`, and a flag for each keyword: one of its values, of which the first is the default."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", default=DEFAULT_URL, help="where `longloop serve` listens")
-    return reachable(parser.parse_args().url)
+    for name, values in choices.items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0])
+    return parser.parse_args()
+
+
+def read_url() -> str:
+    """The server's URL from `--url`. Exits with a sentence when nothing listens there."""
+    return reachable(read_options().url)
 
 
 def reachable(written: str) -> str:

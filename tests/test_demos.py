@@ -14,6 +14,7 @@ from engine.trace import read_trace
 
 ROOT = Path(__file__).parent.parent
 LONGLOOP = [sys.executable, "-m", "engine"]
+DEMOS = ["openai_python", "openai_chain", "openai_inject", "agents_python", "plain_asyncio", "raw_frames", "many_runs"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_demo_runs_both_tools(url, demo, package):
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames", "many_runs"])
+@pytest.mark.parametrize("demo", DEMOS)
 def test_demo_without_a_server_fails(demo):
     if importlib.util.find_spec("openai") is None:
         pytest.skip("needs the clients extra")
@@ -65,10 +66,10 @@ def test_demos_take_every_form_of_a_url(scheme, path, monkeypatch):
     assert common.socket_url(common.base_url("wss://h/v1")) == "wss://h/v1/responses?lifecycle=append"
 
 
-@pytest.mark.parametrize("demo", ["openai_python", "plain_asyncio", "raw_frames", "many_runs"])
+@pytest.mark.parametrize("demo", DEMOS)
 def test_demo_without_its_package_says_what_to_install(demo, tmp_path):
     hide = "import sys, importlib.util as u, runpy; sys.path.insert(0, 'demos'); find = u.find_spec\n"
-    hide += "hidden = ('openai', 'websockets', 'jsonschema')\n"
+    hide += "hidden = ('openai', 'agents', 'websockets', 'jsonschema')\n"
     hide += "u.find_spec = lambda name, package=None: None if name in hidden else find(name, package)\n"
     done = finish([sys.executable, "-c", f"{hide}runpy.run_path('demos/{demo}.py', run_name='__main__')"])
     assert done.returncode == 1

