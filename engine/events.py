@@ -36,7 +36,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["response"] = "response"
     created_at: int
     completed_at: int | None = None
-    status: Literal["queued", "in_progress", "completed", "incomplete", "failed"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     error: ErrorDetails | None = None
     incomplete_details: IncompleteDetails | None = None
     model: str

@@ -2,7 +2,8 @@
 
 The run owns its log and its task; connections hold cursors. A cursor's `wake` is called whenever the log grew, and the
 loop waits when an attached reader is too far behind. When the last reader leaves, a resumable run gets a lease (a
-deadline on its scope); any other run is cancelled at once, because nobody could ever read it.
+deadline on its scope) and one in the background goes on; any other is cancelled at once, because nobody could ever read
+it.
 """
 
 import math
@@ -26,13 +27,13 @@ class SlowReader(trio.TooSlowError):
 class Cursor:
     """A reader's position in a run's log. Several may read one run."""
 
-    def __init__(self, live: "Live", next_seq: int, wake: Callable[[], None]) -> None:
+    def __init__(self, live: "Live", next_seq: int, wake: Callable[[], None], *, reads_to_end: bool) -> None:
         self.live = live
         self.next = next_seq
         self.wake = wake
         self.is_dropped = False
         # Who comes after the end asked for the end; who waited at the pause did not.
-        self._may_see_unsolicited = not live.response.is_open
+        self._may_see_unsolicited = reads_to_end or not live.response.is_open
 
     def read_nowait(self, limit: int) -> list[Event]:
         """Up to `limit` further events, empty when there are none now. Raises EventsExpired; SlowReader if dropped."""
@@ -43,6 +44,11 @@ class Cursor:
         self.next += len(events)
         self.live.reader_advanced()
         return events
+
+    def skip(self) -> None:
+        """Pass over what is there: this reader waits for something else."""
+        self.next = max(self.next, self._stop())
+        self.live.reader_advanced()
 
     @property
     def has_more(self) -> bool:
@@ -82,8 +88,8 @@ class Live:
 
     # --- readers ---
 
-    def attach(self, next_seq: int, wake: Callable[[], None]) -> Cursor:
-        """A new reader from `next_seq` on.
+    def attach(self, next_seq: int, wake: Callable[[], None], *, reads_to_end: bool = False) -> Cursor:
+        """A new reader from `next_seq` on. reads_to_end: it wants to know how the run ends, solicited or not.
 
         Raises EventsExpired when the log no longer reaches back that far, RequestError when it has not come that far.
         """
@@ -93,18 +99,18 @@ class Live:
             raise RequestError(message, param="starting_after")
         if next_seq < log.next:
             log.read(next_seq)
-        cursor = Cursor(self, next_seq, wake)
+        cursor = Cursor(self, next_seq, wake, reads_to_end=reads_to_end)
         self._cursors.append(cursor)
         self.scope.deadline = math.inf
         return cursor
 
     def detach(self, cursor: Cursor) -> None:
-        """The reader is gone. The last one's leaving starts the lease, or ends the run."""
+        """The reader is gone. The last one's leaving starts the lease, or ends the run, or means nothing to it."""
         if cursor not in self._cursors:
             return
         self._cursors.remove(cursor)
         self.reader_advanced()
-        if self._cursors or not self.response.is_open:
+        if self._cursors or not self.response.is_open or self.response.request.echo.background:
             return
         if self.response.request.echo.resumable:
             self.scope.deadline = trio.current_time() + self._settings.lease_s

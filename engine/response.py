@@ -6,7 +6,7 @@
         │  ▲                                           │
         │  └───────── last output, or a message ───────┘
         │                                              │
-        └──▶ COMPLETED · INCOMPLETE · FAILED ◀─────────┘   (expiry, cancel, superseded, drain)
+        └▶ COMPLETED · INCOMPLETE · FAILED · CANCELLED ◀┘   (expiry, cancel, superseded, drain)
 
 Who may do what: the loop feeds deltas and ends steps; the client appends, through `check` and `commit`, at any time
 while the run is open; anybody may finish it. Every method checks before it changes anything. Rules that live here and
@@ -62,6 +62,7 @@ FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
     Status.COMPLETED: ResponseCompleted,
     Status.INCOMPLETE: ResponseIncomplete,
     Status.FAILED: ResponseFailed,
+    Status.CANCELLED: ResponseIncomplete,  # the API has no event of its own for it
 }
 
 
@@ -143,7 +144,11 @@ class Response:
         return StepSpec(self.progress.choice, None if limit is None else max(limit - self.num_sampled, 0))
 
     def snapshot(self) -> ResponseObject:
-        """The response object as of now."""
+        """The response object as of now, the final one when the run is over."""
+        if not self.is_open:
+            final = self.log.read(self.log.next - 1)
+            assert isinstance(final, FinalEvent)
+            return final.response
         return self._object({})
 
     # --- the loop's side ---
@@ -226,14 +231,19 @@ class Response:
         return [*(output for output in outputs if output is not None), *self.progress.messages, *batch.messages]
 
     def end(self, reason: Reason, now: float) -> None:
-        """End the run as incomplete. At a pause this is unsolicited, unless the client asked for it (`cancelled`)."""
+        """End the run as incomplete, or as cancelled if it is one in the background.
+
+        At a pause this is unsolicited, unless the client asked for it (`cancelled`).
+        """
         if not self.is_open:
             return
         if reason != "cancelled":
             self._mark_unsolicited()
         self._close_item("incomplete")
         self.progress.forget_step()
-        self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
+        is_called_off = reason == "cancelled" and self.request.echo.background
+        status = Status.CANCELLED if is_called_off else Status.INCOMPLETE
+        self._finish(status, now, incomplete_details=IncompleteDetails(reason))
 
     def fail(self, error: EngineError, now: float) -> None:
         """End the run as failed, with what the client may know of the error."""

@@ -123,11 +123,11 @@ class Responses:
             )
 
     async def _carry(self, live: Live, prepared: Timing) -> None:
-        """The run's task: its loop, and for a resumable run the time in which its end can still be read."""
+        """The run's task: its loop, and the time in which its end can still be read if others may do so."""
         try:
             await loop.run(live, prepared, self._settings)
             self._ended.set()
-            if live.response.request.echo.resumable and not self._is_draining:
+            if _is_read_later(live.response) and not self._is_draining:
                 await trio.sleep(self._settings.ended_ttl_s)
         finally:
             del self._lives[live.response.id]
@@ -188,6 +188,11 @@ class Responses:
 
     def _has_open(self) -> bool:
         return any(live.response.is_open for live in self._lives.values())
+
+
+def _is_read_later(response: Response) -> bool:
+    """Whether somebody may ask for the response who does not read it while it ends."""
+    return response.request.echo.resumable or response.request.echo.background
 
 
 def _check_can_continue(previous: Live) -> None:

@@ -22,6 +22,7 @@ class Status(Enum):
     COMPLETED = "completed"
     INCOMPLETE = "incomplete"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
     @property
     def is_open(self) -> bool:

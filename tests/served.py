@@ -14,6 +14,7 @@ from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.server.app import App, open_app
 from engine.settings import Settings
+from tests.http_client import Http
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 TWO_CALLS = """
@@ -82,6 +83,10 @@ class Served:
         ours, theirs = lockstep_stream_pair() if lockstep else memory_stream_pair()
         self._nursery.start_soon(self.app.serve_stream, theirs)
         return ours
+
+    def http(self, key: str | None = None) -> Http:
+        """An HTTP client, with a key or without."""
+        return Http(self.stream, key)
 
     @asynccontextmanager
     async def connect(self, query: str = "", headers: list[tuple[bytes, bytes]] | None = None) -> AsyncIterator[Client]:

@@ -112,7 +112,7 @@ def test_noise_never_raises_anything_else(coding: str) -> None:
             assert error.code == "malformed_body"
 
 
-def test_a_zstd_window_over_8_mib_is_refused() -> None:
+def test_a_zstd_window_over_8_mib_is_refused() -> None:  # P61
     def frame(window_log: int) -> bytes:
         compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window_log})
         return compressor.compress(b"x" * 100) + compressor.flush()

@@ -140,7 +140,7 @@ async def test_a_bug_in_a_route_is_logged_and_told_as_a_500(
 # --- request ids -----------------------------------------------------------------------------------------------------
 
 
-async def test_every_answer_has_an_id_of_its_own(autojump_clock: MockClock) -> None:
+async def test_every_answer_has_an_id_of_its_own(autojump_clock: MockClock) -> None:  # P60
     found = await answers(GET + GET + b"nonsense\r\n\r\n")
     ids = {headers["x-request-id"] for _, headers, _ in found}
     assert len(ids) == 3
@@ -148,7 +148,7 @@ async def test_every_answer_has_an_id_of_its_own(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.parametrize("given", ["a", "req_1", "1-67891233-abcdef012345678912345678", "x" * 128])
-async def test_a_request_id_of_the_client_is_kept(given: str, autojump_clock: MockClock) -> None:
+async def test_a_request_id_of_the_client_is_kept(given: str, autojump_clock: MockClock) -> None:  # P60
     wire = GET.replace(b"\r\n\r\n", b"\r\nX-Request-Id: " + given.encode() + b"\r\n\r\n")
     first, second = await answers(wire + GET)
     assert first[1]["x-request-id"] == given
@@ -156,7 +156,9 @@ async def test_a_request_id_of_the_client_is_kept(given: str, autojump_clock: Mo
 
 
 @pytest.mark.parametrize("given", [[""], ["two words"], ["x" * 129], ["\xe4"], ["a;b"], ["a", "a"]])
-async def test_a_request_id_that_is_not_fit_to_show_is_replaced(given: list[str], autojump_clock: MockClock) -> None:
+async def test_a_request_id_that_is_not_fit_to_show_is_replaced(
+    given: list[str], autojump_clock: MockClock
+) -> None:  # P60
     lines = b"".join(b"X-Request-Id: " + value.encode("latin-1") + b"\r\n" for value in given)
     ((_, headers, _),) = await answers(GET[:-2] + lines + b"\r\n")
     assert headers["x-request-id"].startswith("req_")
@@ -257,7 +259,7 @@ def coded(coding: str, body: bytes) -> bytes:
 )
 async def test_a_route_gets_the_body_decoded(
     coding: str, compress: Callable[[bytes], bytes], autojump_clock: MockClock
-) -> None:
+) -> None:  # P61
     found = await answers(coded(coding, compress(b"hello")) + GET)
     assert [body["body"] for _, _, body in found] == ["hello", ""]
 
@@ -265,7 +267,7 @@ async def test_a_route_gets_the_body_decoded(
 @pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
 async def test_the_limit_of_a_body_holds_for_what_it_decodes_to(
     compress: Callable[[bytes], bytes], autojump_clock: MockClock
-) -> None:
+) -> None:  # P61
     coding = "gzip" if compress is gzip.compress else "zstd"
     limit = 100
     settings = Settings(max_body_bytes=limit)
@@ -281,7 +283,7 @@ async def test_a_bomb_is_refused_while_it_comes(autojump_clock: MockClock) -> No
     assert await last_error(coded("gzip", bomb), settings) == (413, "body_too_large")
 
 
-async def test_a_coding_that_is_not_known_is_refused_and_the_connection_stays(autojump_clock: MockClock) -> None:
+async def test_a_coding_that_is_not_known_is_refused_and_the_connection_stays(autojump_clock: MockClock) -> None:  # P61
     refused, after = await answers(coded("deflate", zlib.compress(b"hello")) + GET)
     assert (refused[0], refused[2]["error"]["code"]) == (415, "unsupported_content_encoding")
     assert refused[1]["accept-encoding"] == "gzip, zstd, identity"
@@ -289,7 +291,7 @@ async def test_a_coding_that_is_not_known_is_refused_and_the_connection_stays(au
 
 
 @pytest.mark.parametrize("body", [b"hello", gzip.compress(b"hello")[:-1], gzip.compress(b"hello") + b"x"])
-async def test_a_body_that_is_not_what_it_is_said_to_be_is_400(body: bytes, autojump_clock: MockClock) -> None:
+async def test_a_body_that_is_not_what_it_is_said_to_be_is_400(body: bytes, autojump_clock: MockClock) -> None:  # P61
     status, _, answer = (await answers(coded("gzip", body)))[0]
     assert (status, answer["error"]["code"]) == (400, "malformed_body")
 

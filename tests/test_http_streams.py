@@ -201,7 +201,7 @@ async def test_an_error_after_it_cuts_the_answer_and_is_logged(
 @pytest.mark.parametrize("wire", [POST, POST + GET, GET_STREAM])
 async def test_a_client_that_leaves_cancels_the_work_at_once(
     wire: bytes, half: bool, whole: bool, autojump_clock: MockClock
-) -> None:
+) -> None:  # P63
     route = Serving(wait_long)
     async with serving(route=route.compute if whole else route.route) as client:
         await client.send_all(wire)

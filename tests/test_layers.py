@@ -47,8 +47,11 @@ LAYERS: dict[str, str] = {
         server/http
         server/http_connection
         server/lanes
+        server/query
+        server/reader
         server/replay
         server/routes
+        server/runs
         server/sse
         server/steering
         server/table

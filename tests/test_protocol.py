@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-RULES = set(re.findall(r"\*\*(P\d+)\*\*", (ROOT / "protocol.md").read_text()))
+NUMBERED = re.findall(r"\*\*(P\d+)\*\* ", (ROOT / "protocol.md").read_text())
+RULES = set(NUMBERED)
 
 
 def cited() -> set[str]:
@@ -21,5 +22,5 @@ def test_tests_cite_only_rules_that_exist():
     assert not cited() - RULES
 
 
-def test_rules_are_numbered_without_gaps():
-    assert {f"P{number}" for number in range(1, len(RULES) + 1)} == RULES
+def test_no_number_stands_for_two_rules():
+    assert len(NUMBERED) == len(RULES)

@@ -463,6 +463,15 @@ def test_cancel_is_answered_by_incomplete_paused_or_not() -> None:
         assert run.last["response"]["incomplete_details"] == {"reason": "cancelled"}
 
 
+def test_a_run_in_the_background_that_is_called_off_is_cancelled() -> None:  # P69
+    run = Run().feed("half")
+    echo = msgspec.structs.replace(run.response.request.echo, background=True)
+    run.response.request = msgspec.structs.replace(run.response.request, echo=echo)
+    run.response.end("cancelled", NOW)
+    assert (run.types[-1], run.last["response"]["status"]) == ("incomplete", "cancelled")
+    assert not run.response.can_go_on
+
+
 def test_cancel_finishes_the_item_that_streams_as_incomplete() -> None:
     run = Run().feed("half")
     run.response.end("cancelled", NOW)
@@ -790,7 +799,7 @@ class Walk:
         snapshot = msgspec.json.decode(msgspec.json.encode(self.run.response.snapshot()))
         assert snapshot["output"] == done
         if not self.run.response.is_open:
-            assert self.run.last["response"]["output"] == done
+            assert self.run.last["response"] == snapshot
         total = sum(self.usages, Usage())
         assert self.run.response.progress.run_usage == total
         steps = [event["response"] for event in events if event["type"] == "response.done"]

@@ -1,5 +1,6 @@
 """sse.py: the form of an event, and when comments go out."""
 
+import json
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from engine.server.exchange import Request, StreamedAnswer
-from engine.server.sse import SSE_HEADERS, send_events, sse_event
+from engine.server.sse import SSE_HEADERS, send_events, sse_error, sse_event
 from tests.http_peer import GET, TIMES, serving
 
 FIRST, SECOND = sse_event("response.created", b'{"n":0}'), sse_event("response.completed", b'{"n":1}')
@@ -45,8 +46,16 @@ class Timed:
         return self._batches.pop(0)[1]
 
 
-def test_an_event_has_its_name_its_data_and_nothing_else() -> None:
+def test_an_event_has_its_name_its_data_and_nothing_else() -> None:  # P65
     assert FIRST == b'event: response.created\ndata: {"n":0}\n\n'
+
+
+def test_an_error_is_said_in_both_forms() -> None:  # P66
+    name, data, *rest = sse_error("server_error", "No.", 7).decode().split("\n")
+    assert (name, rest) == ("event: error", ["", ""])
+    fields = {"code": "server_error", "message": "No.", "param": None}
+    error = fields | {"type": "server_error"}
+    assert json.loads(data.removeprefix("data: ")) == fields | {"type": "error", "sequence_number": 7, "error": error}
 
 
 async def test_batches_go_out_as_they_come_and_done_comes_last(autojump_clock: MockClock) -> None:
@@ -61,7 +70,7 @@ async def test_a_stream_without_events_is_done_at_once(autojump_clock: MockClock
     assert sent.writes == [(0, (DONE,))]
 
 
-async def test_silence_is_broken_by_comments_between_whole_events(autojump_clock: MockClock) -> None:
+async def test_silence_is_broken_by_comments_between_whole_events(autojump_clock: MockClock) -> None:  # P65
     sent = Sent()
     await send_events(sent, Timed((14, [FIRST]), (31, [SECOND])), 15)
     assert sent.writes == [(14, (FIRST,)), (29, (ALIVE,)), (44, (ALIVE,)), (45, (SECOND,)), (45, (DONE,))]

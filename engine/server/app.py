@@ -19,6 +19,7 @@ from engine.responses import Responses
 from engine.server.exchange import Answer, Request, error_answer
 from engine.server.http import serve_http
 from engine.server.routes import Routes, Service
+from engine.server.runs import RunRoutes
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
 
@@ -33,7 +34,7 @@ class App:
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
-        self._routes = Routes(self.service, settings)
+        self._routes = Routes(self.service, settings, RunRoutes(responses, settings).rows())
         self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
 
     def service(self) -> Service:

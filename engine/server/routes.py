@@ -1,4 +1,4 @@
-"""Which request gets which answer.
+"""Which request gets which answer. Those for runs are in runs.py.
 
 GET /healthz              200 as long as the process serves at all
 GET /readyz               200, or 503 with the reason
@@ -6,7 +6,7 @@ GET /v1/models[/{id}]     the models
 GET /v1/responses         WebSocket handshake: an Admission; anything else: 426
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,10 +22,11 @@ from engine.server.table import RouteTable, unknown_url
 from engine.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Outcome]]
+Row = tuple[str, str, Handler]
 
 _RESPONSES: Final = "/v1/responses"
 _READ: Final = "GET HEAD"
-_SOCKET_ONLY: Final = "Open a WebSocket on this URL; runs over HTTP requests come with a later version."
+_SOCKET_ONLY: Final = "Open a WebSocket on this URL, or POST to it."
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -38,7 +39,8 @@ class Service(msgspec.Struct, frozen=True):
 class Routes:
     """Answers every request of a server."""
 
-    def __init__(self, service: Callable[[], Service], settings: Settings) -> None:
+    def __init__(self, service: Callable[[], Service], settings: Settings, more: Iterable[Row] = ()) -> None:
+        """more: rows of others, as RouteTable takes them."""
         self._service = service
         self._settings = settings
         self._table = RouteTable[Handler](
@@ -48,6 +50,7 @@ class Routes:
                 (_READ, "/v1/models", self._models),
                 (_READ, "/v1/models/{id*}", self._model),
                 ("GET", _RESPONSES, self._socket),
+                *more,
             ]
         )
 

@@ -7,6 +7,7 @@ Events have no `id:`, since `sequence_number` is what a client goes on from.
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from engine.server.exchange import Headers, Send
@@ -19,6 +20,13 @@ _DONE: Final = b"data: [DONE]\n\n"
 def sse_event(type_: str, data: bytes) -> bytes:
     """An event with this name and one line of JSON."""
     return b"event: %b\ndata: %b\n\n" % (type_.encode(), data)
+
+
+def sse_error(code: str, message: str, sequence_number: int) -> bytes:
+    """An `error` event. The API has its fields beside `type`, Open Responses has them in `error`; here is both."""
+    error = {"type": "server_error", "code": code, "message": message, "param": None}
+    event = error | {"type": "error", "error": error, "sequence_number": sequence_number}
+    return sse_event("error", msgspec.json.encode(event))
 
 
 async def send_events(send: Send, batches: AsyncIterator[Sequence[bytes]], keep_alive_s: float) -> None:

@@ -1,0 +1,66 @@
+"""A run as an HTTP request reads it: its events as they come, or only its end.
+
+A reader is attached for as long as it waits, so a client that leaves ends a run that nobody else could ever read.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from engine.events import Event, ResponseFailed, encode_event
+from engine.live import Live
+from engine.server.sse import sse_error, sse_event
+
+_BATCH: Final = 16  # events in one write; guessed, not measured
+
+
+class Reader:
+    """Batches of server-sent events up to the run's end, or just the wait for that."""
+
+    def __init__(self, live: Live, next_seq: int) -> None:
+        self._live = live
+        self._wake = trio.Event()
+        self.cursor = live.attach(next_seq, self._set_awake, reads_to_end=True)
+
+    def _set_awake(self) -> None:
+        self._wake.set()
+
+    async def _wait(self) -> None:
+        self._wake = trio.Event()
+        await self._wake.wait()
+
+    async def wait_end(self) -> None:
+        """Wait until the run is over."""
+        while self._live.response.is_open:
+            await self._wait()
+            self.cursor.skip()
+
+    def __aiter__(self) -> "Reader":
+        return self
+
+    async def __anext__(self) -> Sequence[bytes]:
+        """The next events, at least one. Loses nothing when it is cancelled. Raises EventsExpired."""
+        while not self.cursor.has_more:
+            if not self._live.response.is_open:
+                raise StopAsyncIteration
+            await self._wait()
+        return [chunk for event in self.cursor.read_nowait(_BATCH) for chunk in _chunks(event)]
+
+
+@contextmanager
+def open_reader(live: Live, next_seq: int | None = None) -> Iterator[Reader]:
+    """A reader of the run from event `next_seq` on, or from now on. Raises RequestError when it cannot begin there."""
+    reader = Reader(live, live.response.log.next if next_seq is None else next_seq)
+    try:
+        yield reader
+    finally:
+        live.detach(reader.cursor)
+
+
+def _chunks(event: Event) -> Iterator[bytes]:
+    if isinstance(event, ResponseFailed) and (failure := event.response.error):
+        # Numbered as the event before it, since it is none of the run's; who goes on from there gets what follows.
+        yield sse_error(failure.code, failure.message, event.sequence_number - 1)
+    yield sse_event(str(event.__struct_config__.tag), encode_event(event))

@@ -1,0 +1,102 @@
+"""Runs over HTTP: made by a POST, then read and called off by their id.
+
+POST  /v1/responses               the whole response; with `stream` its events; with `background` how it begins
+GET   /v1/responses/{id}          the response as it is now; with `?stream=true` its events, from there on as they come
+POST  /v1/responses/{id}/cancel   ends a run in the background
+"""
+
+from functools import partial
+from typing import Annotated, Final
+
+import msgspec
+
+from engine.bodies import decode_create_body
+from engine.clock import now_ms
+from engine.errors import RequestError
+from engine.live import Live
+from engine.opening import previous_not_found
+from engine.request import RunRequest, read_create_body
+from engine.responses import Responses
+from engine.server.access import principal
+from engine.server.exchange import Answer, Request, Send, StreamedAnswer, json_answer
+from engine.server.query import read_query
+from engine.server.reader import open_reader
+from engine.server.routes import Row
+from engine.server.sse import SSE_HEADERS, send_events
+from engine.settings import Settings
+
+_ALL: Final = "/v1/responses"
+_ONE: Final = "/v1/responses/{id}"
+
+
+class ReadQuery(msgspec.Struct, frozen=True):
+    """How a run is to be read: at once, or its events behind `starting_after` (-1 for all)."""
+
+    stream: bool = False
+    starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+
+
+class RunRoutes:
+    """What answers requests for runs."""
+
+    def __init__(self, responses: Responses, settings: Settings) -> None:
+        self._responses = responses
+        self._settings = settings
+
+    def rows(self) -> list[Row]:
+        """Methods, URLs, and what answers them."""
+        return [
+            ("POST", _ALL, self._create),
+            ("GET", _ONE, self._read),
+            ("POST", f"{_ONE}/cancel", self._cancel),
+        ]
+
+    async def _create(self, request: Request) -> Answer | StreamedAnswer:
+        """Raises EngineError: nothing was started."""
+        data = await request.read_body()
+        received_ms = now_ms()
+        body = decode_create_body(data, max_depth=self._settings.max_json_depth)
+        model = self._responses.default_model()
+        asked = read_create_body(body, default_model=model, settings=self._settings)
+        validate_ms = now_ms() - received_ms
+        live = await self._start(asked, principal(request.head))
+        live.validate_ms = validate_ms
+        if body.stream:
+            return self._stream(live, 0)
+        if not asked.echo.background:
+            with open_reader(live) as reader:
+                await reader.wait_end()
+        return json_answer(live.response.snapshot())
+
+    async def _start(self, asked: RunRequest, owner: str) -> Live:
+        if asked.previous_response_id is not None:
+            raise previous_not_found(asked.previous_response_id)
+        return await self._responses.create(asked, owner)
+
+    async def _read(self, request: Request) -> Answer | StreamedAnswer:
+        live = self._find(request)
+        query = read_query(request.head, ReadQuery)
+        if query.stream:
+            return self._stream(live, query.starting_after + 1)
+        return json_answer(live.response.snapshot())
+
+    async def _cancel(self, request: Request) -> Answer:
+        """The response as it ended, by this or before."""
+        live = self._find(request)
+        if not live.response.request.echo.background:
+            raise RequestError("Only a response in the background can be cancelled.", param="background")
+        with open_reader(live) as reader:
+            if live.response.is_open:
+                live.cancel("cancelled")
+            await reader.wait_end()
+        return json_answer(live.response.snapshot())
+
+    def _find(self, request: Request) -> Live:
+        return self._responses.find(request.params["id"], principal(request.head))
+
+    def _stream(self, live: Live, next_seq: int) -> StreamedAnswer:
+        return StreamedAnswer(partial(self._send_events, live, next_seq), SSE_HEADERS)
+
+    async def _send_events(self, live: Live, next_seq: int, send: Send) -> None:
+        with open_reader(live, next_seq) as reader:
+            await send_events(send, reader, self._settings.sse_keep_alive_s)
