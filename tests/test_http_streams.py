@@ -193,6 +193,20 @@ async def test_an_error_after_it_cuts_the_answer_and_is_logged(
     assert "failed" in caplog.text
 
 
+async def test_a_producer_may_give_up_on_a_peer_that_is_too_slow(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async def produce(send: Send) -> None:
+        await send(b"part")
+        raise trio.TooSlowError
+
+    async with serving(route=Serving(produce).route) as client:
+        await client.send_all(POST + GET)
+        wire = await read_all(client)
+    assert body_of(wire) == b"4\r\npart\r\n"
+    assert "failed" not in caplog.text
+
+
 # --- clients that leave ----------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ HELLO = "model: test\nsteps:\n  - text: Hello there.\n"
 SLOW = "model: test\npace: {tokens_per_second: 10}\nsteps:\n  - text: {words: 1000}\n"
 STALLED = "model: test\nsteps:\n  - [{text: a}, {stall: 20}, {text: b}]\n"
 UNREADY = "model: test\npace: {ttft_ms: 60000}\nsteps:\n  - text: Late.\n"
+FAST = "model: test\nsteps:\n  - text: {words: 20000}\n"
 FAILING = "model: test\nsteps:\n  - [{text: a}, {fail: {message: Broken.}}]\n"
 CALLING = "model: test\nsteps:\n  - calls: [{name: look, arguments: {n: 1}}]\n"
 
@@ -164,6 +165,26 @@ async def test_a_reader_that_leaves_ends_its_run(scenario: str, autojump_clock: 
         await wait_all_tasks_blocked()
         assert live.response.status.value == "incomplete"
         assert not server.app._responses._lives
+
+
+async def test_a_reader_that_stalls_is_dropped_and_the_run_goes_on(autojump_clock: MockClock) -> None:  # P37
+    async with open_served(FAST, high_water_events=64, stall_s=3, send_timeout_s=60) as server:
+        stream = server.stream(lockstep=True)
+        body = b'{"input": "go", "stream": true, "background": true}'
+        head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        await stream.send_all(head + body)
+        await wait_all_tasks_blocked()
+        live = only_run(server)
+        assert live.response.log.next < 5000  # sampling waits for the reader
+        await trio.sleep(10)
+        assert live.response.status.value == "completed"
+        wire = b""
+        while part := await stream.receive_some():
+            wire += part
+        assert b"response.in_progress" in wire
+        assert b"response.completed" not in wire
+        assert not wire.endswith(b"0\r\n\r\n")
+        await stream.aclose()
 
 
 # --- in the background -------------------------------------------------------------------------------------------

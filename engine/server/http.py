@@ -10,7 +10,8 @@ Rules that are nowhere else:
 - The answer is sent before the rest of the body is read, so nobody sends 64 MiB to learn of a 404. `read_body` is for
   routes that want the body; only then is a `100 Continue` sent.
 - Routes and producers are cancelled when the peer leaves. A whole answer that is ready is sent in any case.
-- A streamed answer that breaks off has no last chunk, and the connection ends: the client can tell.
+- A streamed answer that breaks off has no last chunk, and the connection ends: the client can tell. Its producer may
+  give up on a peer that takes too little, by trio.TooSlowError.
 - An answer after a broken or oversized request ends the connection. We then half-close and read on for `linger_s`:
   closing a socket with unread bytes makes the kernel send RST, which can destroy the answer on its way.
 """
@@ -98,6 +99,9 @@ async def _answer(connection: HttpConnection, route: Route, request: Request) ->
             return outcome
         await connection.stream(outcome)
     except Exception as error:
+        if isinstance(error, trio.TooSlowError) and connection.has_begun:
+            log.info("request %s: the peer is too slow", request.id)
+            return _Sent()
         if isinstance(error, EngineError) and not connection.has_begun:
             return error_answer(error)
         log.exception("request %s failed", request.id)

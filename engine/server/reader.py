@@ -41,7 +41,7 @@ class Reader:
         return self
 
     async def __anext__(self) -> Sequence[bytes]:
-        """The next events, at least one. Loses nothing when it is cancelled. Raises EventsExpired."""
+        """The next events, at least one. Loses nothing when it is cancelled. Raises EventsExpired, SlowReader."""
         while not self.cursor.has_more:
             if not self._live.response.is_open:
                 raise StopAsyncIteration
