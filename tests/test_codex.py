@@ -14,6 +14,7 @@ import trio
 
 from tests.peers.codex import MODEL, Codex, ExecResult, config, readme_config
 from tests.peers.npm import codex_binary
+from tests.peers.played import open_recorded
 from tests.peers.recorder import Recorder, open_recorder
 from tests.peers.server import open_server
 
@@ -70,16 +71,11 @@ def binary() -> Path:
 async def open_codex(
     binary: Path, folder: Path, scenario: str, *, max_retries: int = 0, timing: bool = False, **settings: Any
 ) -> AsyncIterator[tuple[Codex, Recorder]]:
-    """Codex and a server that plays `scenario`, with a recorder between them; all of it within the deadline."""
-    file = folder / "scenario.yaml"
-    file.write_text(scenario.replace("MODEL", MODEL), "utf-8")
-    with trio.fail_after(_DEADLINE_S):
-        async with (
-            open_server(f"script:{file}", folder / "server.log", **settings) as server,
-            open_recorder(server.port) as recorder,
-        ):
-            text = config(recorder.url, max_retries=max_retries, timing=timing)
-            yield Codex(binary, folder / "codex", text), recorder
+    """Codex and a server that plays `scenario`, with a recorder between them."""
+    told = {"lifecycle": "append"} | settings
+    async with open_recorded(scenario.replace("MODEL", MODEL), folder, **told) as recorder:
+        text = config(recorder.url, max_retries=max_retries, timing=timing)
+        yield Codex(binary, folder / "codex", text), recorder
 
 
 def keys(items: list[dict[str, Any]]) -> list[str]:

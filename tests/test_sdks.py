@@ -3,8 +3,6 @@
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,25 +10,12 @@ import pytest
 import trio
 
 from tests.peers.npm import ROOT, installed_file, node
-from tests.peers.recorder import Recorder, open_recorder
-from tests.peers.server import open_server
+from tests.peers.played import open_recorded
+from tests.peers.recorder import Recorder
 
 pytestmark = pytest.mark.peer
 
-SCENARIO: Final = f"script:{ROOT / 'tests/peers/three_rounds.yaml'}"
-_DEADLINE_S: Final = 60  # a run takes some three seconds, most of which are Python's start and the tools' work
-
-
-@asynccontextmanager
-async def open_recorded(folder: Path, **settings: Any) -> AsyncIterator[Recorder]:
-    """A server that plays three rounds, behind a recorder."""
-    told = {"lifecycle": "chain"} | settings
-    with trio.fail_after(_DEADLINE_S):
-        async with (
-            open_server(SCENARIO, folder / "server.log", **told) as server,
-            open_recorder(server.port) as recorder,
-        ):
-            yield recorder
+ROUNDS: Final = ROOT / "tests/peers/three_rounds.yaml"
 
 
 async def play(recorder: Recorder, demo: str, *flags: str) -> str:
@@ -76,7 +61,7 @@ def new_items(frame: Any) -> list[str]:
 async def test_openai_python_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
     from openai.types.responses import ResponseStreamEvent  # without the package nothing here is selected
 
-    async with open_recorded(tmp_path) as recorder:
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play(recorder, "openai_chain.py")
     assert recorder.outline() == ["response.create", "response.completed"] * 5
     assert [new_items(frame) for frame in recorder.sent()] == [
@@ -93,7 +78,7 @@ async def test_openai_python_goes_on_from_response_to_response_over_one_socket(t
 async def test_openai_pythons_beta_injects_into_one_response(tmp_path: Path):
     from openai.types.beta import BetaResponseInjectCreatedEvent, BetaResponseStreamEvent  # as above
 
-    async with open_recorded(tmp_path) as recorder:
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play(recorder, "openai_inject.py")
     assert recorder.outline() == ["response.create", *["response.inject"] * 4, "response.completed"]
     numbers = [frame.body["sequence_number"] for frame in recorder.received()]
@@ -103,12 +88,12 @@ async def test_openai_pythons_beta_injects_into_one_response(tmp_path: Path):
 
 @pytest.mark.parametrize("transport", ["websocket"])
 async def test_the_agents_sdk_runs_to_its_final_output(tmp_path: Path, transport: str):
-    async with open_recorded(tmp_path) as recorder:
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play(recorder, "agents_python.py", "--over", transport)
 
 
 async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
-    async with open_recorded(tmp_path) as recorder:
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play_js(recorder, tmp_path, "openai_js.mjs")
     assert recorder.outline() == ["response.create", "response.completed"] * 4
     assert [len(frame.body["input"]) for frame in recorder.sent()] == [1, 2, 1, 1]
@@ -116,5 +101,5 @@ async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_p
 
 @pytest.mark.parametrize("transport", ["websocket"])
 async def test_the_agents_sdk_for_js_runs_to_its_final_output(tmp_path: Path, transport: str):
-    async with open_recorded(tmp_path) as recorder:
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play_js(recorder, tmp_path, "agents_js.mjs", "--over", transport)

@@ -13,6 +13,7 @@ import trio
 from tests.peers.app_server import AppServer, open_app_server
 
 MODEL: Final = "gpt-5.2-codex"  # a slug Codex knows as one with parallel calls and apply_patch as a custom tool
+NEW_MODEL: Final = "gpt-5.5"  # the same for releases that chain; later slugs want tools of another kind
 
 # What the README tells users to write; the port is the server's.
 README_CONFIG: Final = """\
@@ -42,7 +43,7 @@ name = "longloop"
 base_url = "{url}"
 env_key = "LONGLOOP_API_KEY"
 wire_api = "responses"
-supports_websockets = true
+supports_websockets = {websockets}
 request_max_retries = 0
 stream_max_retries = {max_retries}
 stream_idle_timeout_ms = 15000
@@ -53,6 +54,8 @@ enabled = false
 [feedback]
 enabled = false
 
+"""
+_APPENDING: Final = """
 [features]
 responses_websockets = true
 runtime_metrics = {runtime_metrics}
@@ -61,7 +64,13 @@ runtime_metrics = {runtime_metrics}
 
 def config(url: str, *, max_retries: int = 0, timing: bool = False) -> str:
     """A config.toml for tests: no questions, no sandbox, no retries unless wanted, a key."""
-    return _CONFIG.format(model=MODEL, url=url, max_retries=max_retries, runtime_metrics=str(timing).lower())
+    written = chaining_config(url, model=MODEL, max_retries=max_retries)
+    return written + _APPENDING.format(runtime_metrics=str(timing).lower())
+
+
+def chaining_config(url: str, *, model: str = NEW_MODEL, max_retries: int = 0, websockets: bool = True) -> str:
+    """The same for releases that chain, over a WebSocket or over HTTP."""
+    return _CONFIG.format(model=model, url=url, max_retries=max_retries, websockets=str(websockets).lower())
 
 
 def readme_config(url: str) -> str:
