@@ -116,7 +116,7 @@ LAYERS: dict[str, str] = {
         backends/template
         backends/toolset
         backends/turns
-        backends/vocabulary
+        backends/vocabulary backends/words
         bodies
         calls
         continuation
