@@ -76,6 +76,9 @@ def output(text: str) -> FunctionCallOutput:
     return FunctionCallOutput(call_id="c", output=text)
 
 
+CALLED = FunctionCall(call_id="c", name="get_weather", arguments='{"city": "Paris"}')
+
+
 # --- growing
 
 
@@ -290,6 +293,57 @@ async def test_much_text_is_encoded_in_a_thread_and_the_loop_goes_on():
         nursery.cancel_scope.cancel()
     assert ticks > 2
     assert extension.tokenize_ms > 0
+
+
+# --- frames that are used again
+
+
+FRAMED = [user("hi"), user("<|im_end|>"), output("a"), output("b"), Message(role="developer", content="c"), CALLED]
+
+
+@given(
+    st.lists(st.sampled_from(FRAMED), min_size=1, max_size=12),
+    st.sampled_from([None, "user", "system", "tool", "assistant"]),
+)
+@pytest.mark.parametrize("template", [PLAIN, SMOLLM, HERMES])
+def test_any_items_add_what_the_template_itself_makes_of_them(template, items, last_role):
+    contents = Contents()
+    turns = form(template)._turns(items, contents)
+    rendered = contents.spans(form(template)._extend(last_role, turns))
+    assert form(template).extend(last_role, items).spans == rendered
+    assert form(template).extend(last_role, items).spans == rendered
+
+
+def counting(template: str) -> tuple[PromptFormat, list[int]]:
+    """A format of its own, and how many turns each rendering of its template had."""
+    own, renders = PromptFormat.load(save_format(Path(tempfile.mkdtemp()), template)), []
+    render = own._template._render
+    own._template._render = lambda turns, **variables: renders.append(len(turns)) or render(turns, **variables)
+    return own, renders
+
+
+def test_template_is_not_rendered_again_for_turns_of_the_same_shape():
+    own, renders = counting(HERMES)
+    own.extend("assistant", [output("a"), output("b")])
+    assert renders
+    renders.clear()
+    assert [span.text for span in own.extend("assistant", [output("c"), output("d")]).spans if not span.is_markup] == [
+        "c",
+        "d",
+    ]
+    assert renders == []
+    for items in ([output("c")], [user("c")], [user("c"), output("d")]):
+        own.extend("assistant", items)
+        assert renders
+        renders.clear()
+
+
+def test_template_that_knows_the_time_is_rendered_each_time():
+    own, renders = counting("{# strftime_now #}" + PLAIN)
+    for _ in range(3):
+        renders.clear()
+        own.extend("assistant", [user("a")])
+        assert renders
 
 
 # --- refusals

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,10 @@ _BEFORE: Final[dict[str, list[Turn]]] = {
     "system": [_USER, _MODEL, _SYSTEM],
     "tool": [_USER, _CALL, _OUTPUT],
 }
+Shape = tuple[tuple[tuple[str, str], ...], ...]  # turns of texts only, as a key
 _MARK: Final = "\ue002"
+_MAX_FRAMES: Final = 256  # kept; an append of up to _MAX_FRAMED turns nearly always has the frame of an earlier one
+_MAX_FRAMED: Final = 8
 _MAX_TOOL_CONTEXTS: Final = 64  # distinct tool lists kept; a client sends the same one with each of its runs
 
 
@@ -89,6 +93,7 @@ class PromptFormat:
         thought_tag = family.reasoning[0] if family.reasoning else None
         self._starts_in_reasoning = thought_tag is not None and header.rstrip().endswith(thought_tag)
         self._tool_contexts: OrderedDict[bytes, ToolContext] = OrderedDict()
+        self._frame_again = lru_cache(_MAX_FRAMES)(self._frame)
 
     @classmethod
     def load(cls, folder: Path, *, context_window: int | None = None) -> "PromptFormat":
@@ -128,7 +133,13 @@ class PromptFormat:
         turns = self._turns(items, contents)
         if not turns:
             return Rendered([], None)
-        return Rendered(contents.spans(self._extend(last_role, turns)), _last_role(turns))
+        shape = _shape(turns) if self._template.is_timeless else None
+        text = self._extend(last_role, turns) if shape is None else self._frame_again(last_role, shape)
+        return Rendered(contents.spans(text), _last_role(turns))
+
+    def _frame(self, last_role: str | None, shape: Shape) -> str:
+        """What turns of this shape add. Their contents are stand-ins, so it is the same for all that come."""
+        return self._extend(last_role, [dict(turn) for turn in shape])
 
     def _extend(self, last_role: str | None, turns: Sequence[Turn]) -> str:
         # A template may join neighbouring turns of one role. What is committed cannot be joined to any more: then
@@ -189,6 +200,13 @@ class PromptFormat:
         is_held = constraint is not None and constraint.mode == "always"
         in_reasoning = self._starts_in_reasoning and not is_held
         return StreamParser(self.vocabulary, self.family, tools, in_reasoning=in_reasoning)
+
+
+def _shape(turns: Sequence[Turn]) -> Shape | None:
+    """The turns as a key; None when they are many, or hold more than texts."""
+    if len(turns) > _MAX_FRAMED or any("tool_calls" in turn for turn in turns):
+        return None
+    return tuple(tuple(turn.items()) for turn in turns)
 
 
 def _last_role(turns: Sequence[Turn]) -> str | None:

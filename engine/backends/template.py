@@ -93,6 +93,7 @@ class Template:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """special_tokens: `bos_token` and the like, as the template's variables."""
         self.source = source
+        self.is_timeless = "strftime_now" not in source  # what the same turns add is always the same
         self._variables = dict(special_tokens)
         try:
             self._template = _environment().from_string(source)
