@@ -7,6 +7,7 @@ shows what the turn costs when the history is rendered again each time.
 """
 
 import json
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,7 +38,7 @@ TOOL = {
     "description": "Read a file.",
     "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
-OUTPUT = "def add(a, b):\n    return a + b\n\n\ndef test_add():\n    assert add(2, 3) == 5\n" * 2  # about 60 tokens
+NAMES = ("add", "scale", "parse", "merge", "encode", "shift", "clamp", "split", "count", "rotate")
 WARM_UP = 20  # turns that are not counted
 
 
@@ -74,17 +75,25 @@ def history(num_tokens: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": sentence.format(i=i) * 3} for i in range(num_items)]
 
 
+def output(number: int) -> str:
+    """A piece of code of about 60 tokens, as a tool might read it; another one for each number."""
+    pick = random.Random(number)
+    name, other = pick.sample(NAMES, 2)
+    tag, given, expected = f"{pick.getrandbits(20):x}", pick.randrange(10_000), pick.randrange(10_000)
+    code = f"def {name}_{tag}(value, limit={given}):\n    return {other}(value) % limit\n\n\n"
+    return code + f"def test_{name}_{tag}():\n    assert {name}_{tag}({given}) == {expected}\n"
+
+
 async def measure(longloop: Served, echo: Served, num_tokens: int, turns: int, *, cached: bool) -> TurnFigures:
     """Run `turns` turns on a history of about `num_tokens` and as many echoes, turn by turn."""
     async with open_socket(longloop.port, "/v1/responses?lifecycle=append") as ours:
         items = history(num_tokens)
         await ours.send_message(json.dumps({"type": "response.create", "input": items, "tools": [TOOL]}))
         done = await _until_done(ours)
-        frame, sizes = _append_frame(done), await _frame_sizes(ours, done)
-        done = sizes.done
+        sizes = await _frame_sizes(ours, done)
         query = ",".join(map(str, sizes.sizes))
         async with open_socket(echo.port, f"/?sizes={query}") as bare:
-            samples = await _alternate(ours, bare, done, frame, len(sizes.sizes), turns)
+            samples = await _alternate(ours, bare, sizes.done, len(sizes.sizes), turns)
     return TurnFigures(
         history_tokens=sizes.done["response"]["usage"]["input_tokens"],
         history_items=len(items),
@@ -113,15 +122,15 @@ class _Sizes:
     done: dict[str, Any]
 
 
-def _append_frame(done: dict[str, Any]) -> str:
+def _append_frame(done: dict[str, Any], number: int) -> str:
     key = done["response"]["pending"][0]["answer_key"]
-    item = {"type": "function_call_output", "call_id": key, "output": OUTPUT}
+    item = {"type": "function_call_output", "call_id": key, "output": output(number)}
     return json.dumps({"type": "response.append", "input": [item]})
 
 
 async def _frame_sizes(ws: WebSocketConnection, done: dict[str, Any]) -> _Sizes:
     """Do one turn and note how long the frames are that the client waits for."""
-    await ws.send_message(_append_frame(done))
+    await ws.send_message(_append_frame(done, -1))
     sizes = []
     while True:
         message = await ws.get_message()
@@ -131,11 +140,11 @@ async def _frame_sizes(ws: WebSocketConnection, done: dict[str, Any]) -> _Sizes:
 
 
 async def _alternate(
-    ours: WebSocketConnection, bare: WebSocketConnection, done: dict[str, Any], frame: str, num_frames: int, turns: int
+    ours: WebSocketConnection, bare: WebSocketConnection, done: dict[str, Any], num_frames: int, turns: int
 ) -> _Samples:
     samples = _Samples([], [])
     for number in range(turns + WARM_UP):
-        frame = _append_frame(done)
+        frame = _append_frame(done, number)
         echo_ms = await _time(bare, frame, num_frames)
         turn_ms = await _time(ours, frame, num_frames)
         done = await _until_done(ours)
