@@ -192,6 +192,17 @@ async def test_without_a_pace_no_time_passes_and_others_run_between_batches(auto
     assert [time for time, _ in timed] == [0] * 1001
 
 
+async def test_the_first_delta_comes_alone_and_at_once():
+    sequence = opened("{text: {tokens: 40}}")
+    await give(sequence, GO)
+    sequence.start_step(StepSpec())
+    with trio.CancelScope() as scope:
+        scope.cancel()  # there is nothing to wait for, so nothing that could be cancelled
+        assert len(await sequence.next_deltas()) == 1
+        await sequence.next_deltas()
+        pytest.fail("the second batch let nobody else run")
+
+
 async def test_a_late_reader_catches_up_and_nothing_drifts(autojump_clock):
     sequence = opened("{text: {tokens: 30}, pace: {tokens_per_second: 10}}")
     await give(sequence, GO)
@@ -290,10 +301,11 @@ async def test_a_failure_comes_after_the_deltas_before_it(steps, before):
     sequence = opened(steps)
     await give(sequence, GO)
     sequence.start_step(StepSpec())
-    if before:
-        assert len(await sequence.next_deltas()) == before
+    given = []
     with pytest.raises(BackendError) as error:
-        await sequence.next_deltas()
+        while True:
+            given += await sequence.next_deltas()
+    assert len(given) == before
     assert (error.value.code, error.value.message, error.value.status) == ("x", "m", 503)
     sequence.close()
 
@@ -328,10 +340,10 @@ async def test_cancel_between_two_batches_needs_no_reader():
     sequence = opened("{text: {tokens: 40}}")
     await give(sequence, GO)
     sequence.start_step(StepSpec())
-    await sequence.next_deltas()
+    assert [len(await sequence.next_deltas()) for _ in range(2)] == [1, MAX_BATCH]
     sequence.cancel_step()
     sequence.cancel_step()
-    assert sequence.num_context_tokens == 1 + MAX_BATCH
+    assert sequence.num_context_tokens == 1 + 1 + MAX_BATCH
     with pytest.raises(ValueError, match="no step is being sampled"):
         await sequence.next_deltas()
 

@@ -145,9 +145,10 @@ class ScriptSequence:
         return limit if limit.num_tokens <= room else Limit(room, "context_length_exceeded")
 
     async def next_deltas(self) -> list[Delta]:
-        """Up to 16 deltas that are due. Raises BackendError as the scenario says, ValueError without a step.
+        """The first delta alone, then up to 16 that are due.
 
-        When `cancel_step` or `close` comes meanwhile, what returns is a StepEnd with what was sampled so far.
+        Raises BackendError as the scenario says, ValueError without a step. When `cancel_step` or `close` comes
+        meanwhile, what returns is a StepEnd with what was sampled so far.
         """
         step = self._step
         if step is None:

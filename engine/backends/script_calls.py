@@ -15,6 +15,7 @@ from engine.toolspec import Tool
 
 MAX_DEPTH: Final = 16  # a schema may refer to itself
 
+_TO_JSON: Final = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make such an encoder each time
 _CALL_TYPES: Final[dict[str, CallType]] = {
     "function": "function_call",
     "custom": "custom_tool_call",
@@ -80,7 +81,7 @@ def _no_tool(call: ScriptedCall, tools: ListOf[Tool]) -> BackendError:
 def _text(arguments: Any, values: Mapping[str, str]) -> str:
     if isinstance(arguments, str):
         return fill(arguments, values)
-    return json.dumps(_filled(arguments, values), ensure_ascii=False)
+    return _TO_JSON(_filled(arguments, values))
 
 
 def _filled(value: Any, values: Mapping[str, str]) -> Any:

@@ -35,10 +35,11 @@ class Step:
         self._sleep: trio.CancelScope | None = None
 
     async def wait_due(self) -> None:
-        """Return when the next delta, or the end, is due. Always lets other tasks run."""
+        """Return when the next delta, or the end, is due. Lets other tasks run, but for a first delta that is there."""
         take = self.take
         if take.dues is None:
-            await trio.lowlevel.checkpoint()
+            if self._first_at is not None:
+                await trio.lowlevel.checkpoint()
             return
         due = take.dues[self.position] if self.position < len(take.deltas) else take.end_due
         with trio.CancelScope() as self._sleep:
@@ -51,9 +52,9 @@ class Step:
             self._sleep.cancel()
 
     def due_deltas(self) -> list[Delta]:
-        """The next deltas that are due, oldest first, at most 16."""
+        """The next deltas that are due, oldest first, at most 16; the first alone, which waits for no others then."""
         take, start = self.take, self.position
-        end = min(start + MAX_BATCH, len(take.deltas))
+        end = min(start + (MAX_BATCH if start else 1), len(take.deltas))
         if take.dues is not None and start < end:
             end = max(start + 1, bisect_right(take.dues, self._elapsed(), start, end))
         self.position = end
