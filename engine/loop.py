@@ -136,8 +136,8 @@ async def _wait_for_client(live: Live, settings: Settings) -> bool:
 
 
 async def _let_readers_go_first() -> None:
-    """A reader takes three turns of the scheduler: it wakes, takes the stream's lock, sends."""
-    for _ in range(3):
+    """A reader takes two turns of the scheduler: it wakes, and it may wait a turn for more to send."""
+    for _ in range(2):
         await trio.lowlevel.checkpoint()
 
 

@@ -50,6 +50,49 @@ def _frames(data: bytes) -> list[tuple[Opcode, str | bytes]]:
     return frames
 
 
+class Slow(trio.abc.SendStream):
+    """Takes what it is sent at once, or in two halves with a pause between them."""
+
+    def __init__(self, *, is_slow: bool) -> None:
+        self.taken: list[bytes] = []
+        self._is_slow = is_slow
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        half = len(data) // 2
+        self.taken.append(bytes(data[:half]))
+        if self._is_slow:
+            await trio.sleep(1)
+        self.taken.append(bytes(data[half:]))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+async def test_flush_sends_before_anybody_else_runs():
+    inner = Slow(is_slow=False)
+    stream = FrameStream(inner)  # type: ignore[arg-type]  # only sends
+    stream.put_text(b"abcd")
+    with pytest.raises(StopIteration):  # done, without having let go of the scheduler
+        stream.flush().send(None)
+    assert b"".join(inner.taken) == b"\x81\x04abcd"
+
+
+async def test_senders_wait_for_each_other(autojump_clock: MockClock):
+    inner = Slow(is_slow=True)
+    stream = FrameStream(inner)  # type: ignore[arg-type]  # only sends
+    stream.put_text(b"abcd")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.flush)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(stream.send_all, b"pong")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(stream.send_all, b"ping")
+    assert b"".join(inner.taken) == b"\x81\x04abcdpongping"
+
+
 async def test_it_knows_when_the_last_bytes_came(autojump_clock: MockClock):
     ours, theirs = memory_stream_pair()
     stream = FrameStream(ours)

@@ -47,8 +47,14 @@ class FrameStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """As trio's."""
-        async with self._lock:
+        try:
+            self._lock.acquire_nowait()  # `acquire` takes a turn of the scheduler even when the lock is free
+        except trio.WouldBlock:
+            await self._lock.acquire()
+        try:
             await self._inner.send_all(data)
+        finally:
+            self._lock.release()
 
     async def wait_send_all_might_not_block(self) -> None:
         """As trio's."""
