@@ -9,9 +9,10 @@ A growing output may come in parts (`status: "in_progress"`, `offset` in charact
 up to what is new, a gap is refused with the offset that is due.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 
 import msgspec
 
@@ -39,8 +40,7 @@ from engine.items import (
 Streamable = FunctionCallOutput | CustomToolCallOutput
 
 
-@dataclass(slots=True)
-class OpenCall:
+class OpenCall(msgspec.Struct, omit_defaults=True):
     """A call and what is known of its answer: nothing, a growing text, or all of it."""
 
     call: Call
@@ -73,7 +73,7 @@ class Answers:
         self._digests: dict[str, bytes] = {}
         self._own_ids: set[str] = set()
         self._own_texts: set[bytes] = set()
-        self._given: set[bytes] = set()  # messages that came along with answers
+        self._given: dict[bytes, None] = {}  # messages that came along with answers, a set in order
         self._max_output_chars = max_output_chars
 
     # --- the model's side ---
@@ -143,6 +143,25 @@ class Answers:
     def _digest_of(self, key: str) -> bytes | None:
         return next((layer._digests[key] for layer in self._layers() if key in layer._digests), None)
 
+    # --- the journal's side ---
+
+    @property
+    def num_remembered(self) -> tuple[int, int]:
+        """How many answers and messages are remembered by their digests."""
+        return len(self._digests), len(self._given)
+
+    def remembered_since(self, then: tuple[int, int]) -> tuple[dict[str, bytes], list[bytes]]:
+        """The digests of answers (by call) and messages that are newer than `num_remembered` was then."""
+        digests = islice(reversed(self._digests.items()), len(self._digests) - then[0])
+        given = islice(reversed(self._given), len(self._given) - then[1])
+        return dict(reversed(list(digests))), list(reversed(list(given)))
+
+    def restore(self, open_calls: Iterable[OpenCall], digests: dict[str, bytes], given: Iterable[bytes]) -> None:
+        """Have these open calls, and remember these digests in addition."""
+        self.open = {call_key(entry.call): entry for entry in open_calls}
+        self._digests.update(digests)
+        self._given.update(dict.fromkeys(given))
+
     # --- the client's side ---
 
     def check(self, items: list[Item]) -> Batch:
@@ -176,7 +195,7 @@ class Answers:
             entry.answer, entry.text = answer, ""
             self._digests[call_key(entry.call)] = _digest(answer)  # our own key, so the client's is not kept
         if batch.answers or batch.parts:
-            self._given.update(map(_digest_item, batch.messages))
+            self._given.update(dict.fromkeys(map(_digest_item, batch.messages)))
 
     def _check_item(self, item: Item, batch: Batch) -> None:
         if isinstance(item, Message) and item.role != "assistant":

@@ -47,8 +47,9 @@ from engine.events import (
     ResponseObject,
     ResponseTokens,
 )
+from engine.folded import FoldedItem
 from engine.history import Round
-from engine.items import Item, ItemStatus
+from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
@@ -295,6 +296,26 @@ class Response:
         """The keys of calls without an answer, in call order."""
         return [call.answer_key for call in self._answers.unanswered()]
 
+    # --- the journal's side ---
+
+    @property
+    def made(self) -> list[FoldedItem | Call]:
+        """The finished items as they are kept."""
+        return self._writer.finished
+
+    def restore_round(self, given: list[Item], made: list[FoldedItem | Call]) -> None:
+        """Have been given these items, if any, and have made those; log and progress are restored by themselves."""
+        if given and self.round is not None:
+            self.round = Round(self.round, given)
+        self._writer.restore(made)
+        self._add_to_round()
+
+    def restore_end(
+        self, completed_at: int, error: ErrorDetails | None, incomplete_details: IncompleteDetails | None
+    ) -> None:
+        """Log the final event again, once all that it tells of is restored."""
+        self._finish(self.status, completed_at, error=error, incomplete_details=incomplete_details)
+
     # --- moves ---
 
     def _expect_in_progress(self) -> None:
@@ -313,6 +334,9 @@ class Response:
     def _close_item(self, status: ItemStatus) -> None:
         self._writer.close(status)
         self.progress.is_step_whole = False
+        self._add_to_round()
+
+    def _add_to_round(self) -> None:
         if self.round is not None:
             self.round.made += self._writer.finished[self._num_recorded :]
             self._num_recorded = len(self._writer.finished)

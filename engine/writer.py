@@ -3,7 +3,7 @@
 One item streams at a time; whatever starts next closes it. Finished items are kept folded, by the log and for `output`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -108,6 +108,12 @@ class ItemWriter:
         item = folded.item()
         self._on_item(item)
         return item
+
+    def restore(self, made: Iterable[FoldedItem | Call]) -> None:
+        """Have finished these items; the log gets their events otherwise."""
+        for entry in made:
+            self.finished.append(entry)
+            self._on_item(entry.item() if isinstance(entry, FoldedItem) else entry)
 
     def _stream(self, text: str, kind: type[MessageScaffold] | type[ReasoningScaffold], prefix: str) -> None:
         self._expect_no_call()

@@ -15,7 +15,7 @@ from engine.backends.base import CallDelta, CallEnd, CallStart, CallType, Delta,
 from engine.events import encode_event
 from engine.frames import Create, decode_frame
 from engine.items import Item, decode_item
-from engine.request import RunRequest, read_create
+from engine.request import Lifecycle, RunRequest, read_create
 from engine.response import Response
 from engine.settings import Settings
 from engine.usage import Timing, count_usage
@@ -45,9 +45,9 @@ def create(**fields: Any) -> Create:
     return frame
 
 
-def request(settings: Settings = SETTINGS, **fields: Any) -> RunRequest:
+def request(settings: Settings = SETTINGS, *, lifecycle: Lifecycle = "append", **fields: Any) -> RunRequest:
     """The run that such a frame asks for."""
-    return read_create(create(**fields), default_model="toy", settings=settings)
+    return read_create(create(**fields), default_model="toy", settings=settings, lifecycle=lifecycle)
 
 
 def item(**fields: Any) -> Item:
@@ -83,10 +83,15 @@ def stop(reason: Any = "stop", *, given: int = 10, sampled: int = 3, cached: int
 class Run:
     """A Response that has started, and every event's JSON as it was when it was logged (`live`)."""
 
-    def __init__(self, *, settings: Settings = SETTINGS, **fields: Any) -> None:
-        self.response = Response("resp_0", request(settings, **fields), settings, counting_ids(), NOW)
+    def __init__(self, *, settings: Settings = SETTINGS, mint_id: Any = None, **fields: Any) -> None:
+        self.response = Response("resp_0", request(settings, **fields), settings, mint_id or counting_ids(), NOW)
         self.live: list[bytes] = []
         self._decoded: list[dict[str, Any]] = []
+        self.listen()
+        self.response.start()
+
+    def listen(self) -> None:
+        """Keep what the response logs from now on."""
         append = self.response.log.append
 
         def record(event: Any) -> None:
@@ -94,7 +99,6 @@ class Run:
             self.live.append(encode_event(event))
 
         self.response.log.append = record  # type: ignore[method-assign]  # the machine keeps no hook for tests
-        self.response.start()
 
     def step(self, *deltas: Delta | str | list[Delta], end: StepEnd | None = None) -> "Run":
         """One whole sampling step; a string is text, a list is what `call` gives."""

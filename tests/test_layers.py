@@ -124,12 +124,14 @@ LAYERS: dict[str, str] = {
         folded
         frames
         history
+        journal
         log
         parameters
         progress
         request
         resolving
         response
+        revival
         scaffold
         session
         tool_choice

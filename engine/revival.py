@@ -1,0 +1,159 @@
+"""A run read back from its records: a machine that cannot be told from the one that wrote them, as of the last one.
+
+What came later is gone: the events of a half-sampled step, and answers that were waiting for others, which are due
+again. A run that never ended a step has nothing to go on from; it comes back as failed, and its client may ask again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from engine.backends.base import Past
+from engine.errors import RequestError, ServerError
+from engine.events import Event, decode_event
+from engine.folded import FoldedItem
+from engine.items import Call, Item, decode_item, type_of
+from engine.journal import FORMAT, StartRecord, StepRecord
+from engine.request import RunRequest
+from engine.response import Response
+from engine.settings import Settings
+from engine.tokens import Span
+from engine.writer import MintId
+
+
+@dataclass(frozen=True)
+class _Step:
+    record: StepRecord
+    given: list[Item]
+    made: list[FoldedItem | Call]
+    log: list[Event | FoldedItem]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's records, decoded. `request` has the items that the run began with."""
+
+    start: StartRecord
+    request: RunRequest
+    steps: list[_Step]
+
+    def revive(self, settings: Settings, mint_id: MintId, now: float, before: Response | None = None) -> Response:
+        """The run as of its last record. before: the run that it goes on from, where that is still known."""
+        start = self.start
+        response = Response(start.response_id, self.request, settings, mint_id, start.created_at, before)
+        response.answers.restore([], start.digests, [])
+        response.start()
+        for step in self.steps:
+            _restore(response, step)
+        if not self.steps:
+            response.fail(ServerError("The server stopped before the response's first step had ended."), now)
+        return response
+
+    def transcript(self) -> list[Item]:
+        """All that was given to the model and made by it, in order."""
+        items = [*self.request.items]
+        for step in self.steps:
+            items += [*step.given, *(one.item() if isinstance(one, FoldedItem) else one for one in step.made)]
+        return items
+
+
+def _restore(response: Response, step: _Step) -> None:
+    record = step.record
+    response.restore_round(step.given, step.made)
+    # Copies of what can change, because records may be read twice.
+    response.answers.restore(map(msgspec.structs.replace, record.open), record.digests, record.along)
+    response.progress = msgspec.structs.replace(record.progress, messages=[*record.progress.messages])
+    response.log.restore(step.log, record.next_seq)
+    response.log.pack()
+    if record.ending is not None:
+        response.restore_end(record.ending.completed_at, record.ending.error, record.ending.incomplete_details)
+
+
+def past_of(chain: Sequence[Recorded]) -> Past:
+    """What the sequence of the last of these runs has been through; each of them goes on from the one before."""
+    spans: list[Span] = []
+    rounds: list[list[Item]] = []
+    unread: list[Item] = []  # given, and no step has begun with it
+    earlier: list[Item] = []
+    num_tokens = 0
+    for recorded in chain:
+        if not recorded.start.goes_on:  # everything before was given to a new sequence, together with what is new
+            spans, rounds, unread = [], [], [*earlier]
+        unread += recorded.request.items
+        num_steps = 0
+        for step in recorded.steps:
+            unread += step.given
+            spans += step.record.spans
+            num_tokens = step.record.num_tokens
+            if step.record.progress.num_steps > num_steps:
+                rounds.append(unread)
+                unread, num_steps = [], step.record.progress.num_steps
+        earlier += recorded.transcript()
+    return Past(spans, [*rounds, unread] if unread else rounds, num_tokens)
+
+
+# --- decoding ----------------------------------------------------------------------------------------------------
+
+_START: Final = msgspec.json.Decoder(StartRecord)
+_STEP: Final = msgspec.json.Decoder(StepRecord)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# The items are decoded one by one, since one kind of them is any JSON object.
+_REQUEST: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    one.name: msgspec.json.Decoder(one.type) for one in msgspec.structs.fields(RunRequest) if one.name != "items"
+}
+_FOLDED: Final = msgspec.json.Decoder(FoldedItem)
+
+
+class _Verbatim(msgspec.Struct):
+    """What of the echo has to stay as the client wrote it."""
+
+    tools: list[msgspec.Raw] = []
+    tool_choice: msgspec.Raw = msgspec.Raw(b'"auto"')
+
+
+_VERBATIM: Final = msgspec.json.Decoder(_Verbatim)
+
+
+def read(start: bytes, steps: Iterable[bytes]) -> Recorded:
+    """The records of a run, decoded. Raises ServerError for what cannot be read."""
+    try:
+        first = _START.decode(start)
+        if first.format > FORMAT:
+            raise ServerError("The response was stored by a newer version of the server.")
+        return Recorded(first, _request(first), [_step(_STEP.decode(step)) for step in steps])
+    except (msgspec.DecodeError, RequestError, LookupError, ValueError) as error:
+        raise ServerError("The response was stored in a form that cannot be read.") from error
+
+
+def _request(start: StartRecord) -> RunRequest:
+    raws = _FIELDS.decode(start.request)
+    fields = {name: decoder.decode(raws[name]) for name, decoder in _REQUEST.items() if name in raws}
+    verbatim = _VERBATIM.decode(raws["echo"])
+    tools, choice = [tool.copy() for tool in verbatim.tools], verbatim.tool_choice.copy()
+    fields["echo"] = msgspec.structs.replace(fields["echo"], tools=tools, tool_choice=choice)
+    return RunRequest(items=list(map(decode_item, start.items)), **fields)
+
+
+def _step(record: StepRecord) -> _Step:
+    made = list(map(_made, record.made))
+    return _Step(record, list(map(decode_item, record.given)), made, [_entry(raw, made) for raw in record.log])
+
+
+def _made(raw: msgspec.Raw) -> FoldedItem | Call:
+    if bytes(raw).startswith(b'{"type":"folded"'):
+        return _FOLDED.decode(raw)
+    item = decode_item(raw)
+    if not isinstance(item, Call):
+        raise ValueError(f"no model makes an item of type {type_of(item)} that does not stream")
+    return item
+
+
+def _entry(raw: msgspec.Raw, made: list[FoldedItem | Call]) -> Event | FoldedItem:
+    if bytes(raw).startswith(b"{"):
+        return decode_event(raw)
+    entry = made[int(bytes(raw))]
+    if not isinstance(entry, FoldedItem):
+        raise ValueError("an item that does not stream stands for no events")
+    return entry

@@ -1,0 +1,97 @@
+"""Runs whose journal is written, for tests: the records as the store gets them, and machines made of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.events import encode_event
+from engine.journal import Journal, encode_start
+from engine.response import Response
+from engine.revival import Recorded, read
+from engine.settings import Settings
+from engine.tokens import Span, TokenLog
+from engine.writer import MintId
+from tests.machines import NOW, SETTINGS, Run, counting_ids, frozen, request
+
+
+class JournaledRun(Run):
+    """A run that is written down as the loop does it, with a token log that grows by a few ids a step.
+
+    All that ends a step or the run is watched, so a test drives the response itself.
+    """
+
+    def __init__(self, *, settings: Settings = SETTINGS, goes_on: "JournaledRun | None" = None, **fields: Any) -> None:
+        """goes_on: the run whose sequence this one goes on with."""
+        unstarted = Response("resp_0", request(settings, **fields), settings, counting_ids(), NOW)
+        self.start = encode_start(unstarted, "me", goes_on=goes_on is not None)
+        self.records: list[bytes] = []
+        self.tokens = goes_on.tokens.copy() if goes_on else TokenLog()
+        self._tokens_seen = self.tokens.total
+        self.mint_id = counting_ids()
+        super().__init__(settings=settings, mint_id=self.mint_id, **fields)
+        self.journal = Journal(self.response, self.tokens.total)
+        self._watch()
+
+    def recorded(self) -> Recorded:
+        """What was written so far."""
+        return read(self.start, self.records)
+
+    def revived(self, settings: Settings = SETTINGS, mint_id: MintId | None = None) -> Response:
+        """A machine made of what was written so far."""
+        return self.recorded().revive(settings, mint_id or counting_ids(), NOW + 100)
+
+    def replace(self, response: Response) -> None:
+        """Go on with another machine: its server died, and this one read the records."""
+        self.response = response
+        self.listen()
+        self.journal = Journal(response, self.tokens.total, len(self.records))
+        self._watch()
+
+    def _watch(self) -> None:
+        response: Any = self.response
+        for name in ("end_step", "complete_without_sampling", "end", "fail"):
+            setattr(response, name, self._recording(getattr(response, name), is_step=name == "end_step"))
+        take = response.take_new_items
+
+        def take_and_note() -> Any:
+            items = take()
+            self.journal.took(items)
+            return items
+
+        response.take_new_items = take_and_note
+
+    def _recording(self, act: Callable[..., None], *, is_step: bool) -> Callable[..., None]:
+        def acted(*args: Any, **named: Any) -> None:
+            if not self.response.is_open:
+                return
+            if is_step:
+                self._add_tokens()
+            act(*args, **named)
+            number, blob = self.journal.record(self.tokens, len(self.tokens))
+            assert number == len(self.records)
+            self.records.append(blob)
+
+        return acted
+
+    def _add_tokens(self) -> None:
+        total = self.tokens.total
+        self.tokens.give([total, total + 1])
+        self.tokens.sample(range(3))
+        if self.response.request.wants_tokens:
+            self.response.tokens_joined(list(self.tokens.since(self._tokens_seen)))
+            self._tokens_seen = self.tokens.total
+
+
+def state_of(response: Response) -> Any:
+    """All that a response is, but for the form in which its log keeps things and the watching above."""
+    held = {name: value for name, value in vars(response).items() if name not in ("log", "_writer", "request")}
+    log, writer = response.log, response._writer
+    readable = [encode_event(log.read(seq)) for seq in range(log.oldest, log.next)]
+    asked = msgspec.json.encode(response.request)
+    return frozen([asked, held, writer.finished, writer._streaming, writer._call, log.oldest, log.next, readable])
+
+
+def ids_of(spans: list[Span]) -> list[tuple[bool, int]]:
+    """Every id of the spans, and whether it was sampled."""
+    return [(span.sampled, one) for span in spans for one in span.ids]
