@@ -12,11 +12,10 @@ from typing import Any, Final
 import pytest
 import trio
 
-from tests.peers.codex import MODEL, Codex, ExecResult, config, readme_config
+from tests.peers.codex import MODEL, Codex, ExecResult, config
 from tests.peers.npm import codex_binary
 from tests.peers.played import open_recorded
-from tests.peers.recorder import Recorder, open_recorder
-from tests.peers.server import open_server
+from tests.peers.recorder import Recorder
 
 pytestmark = pytest.mark.peer
 
@@ -307,17 +306,3 @@ async def test_earlier_versions_append_too(tmp_path: Path, version: str, beta: s
     assert recorder.outline() == ["response.create", *["response.done", "response.append"] * 3, "response.completed"]
     assert len(recorder.sockets) == 1 and recorder.sockets[0].headers.get("openai-beta") == beta
     assert len(recorder.sent("response.append")[0].body["input"]) == num_echoed + 2
-
-
-async def test_the_shipped_demo_plays_with_the_config_of_the_readme(binary: Path, tmp_path: Path):
-    with trio.fail_after(_DEADLINE_S):
-        async with (
-            open_server("script:demo", tmp_path / "server.log") as server,
-            open_recorder(server.port) as recorder,
-        ):
-            result = await Codex(binary, tmp_path / "codex", readme_config(recorder.url)).exec("go")
-    assert result.final_text.endswith("This answer was scripted, not inferred.")
-    echo, uname = (item["command"] for item in result.items("command_execution"))
-    assert "echo hello from step 1" in echo and "uname -s" in uname
-    # Codex allows one call a step to models that it does not know, so the scripted step with two became two.
-    assert recorder.outline() == ["response.create", *["response.done", "response.append"] * 2, "response.completed"]

@@ -40,11 +40,12 @@ def binary() -> Path:
 
 @asynccontextmanager
 async def open_codex(
-    binary: Path, folder: Path, scenario: str, *, max_retries: int = 0
+    binary: Path, folder: Path, scenario: str, *, max_retries: int = 0, websockets: bool = True
 ) -> AsyncIterator[tuple[Codex, Recorder]]:
     """Codex and a server that plays `scenario`, with a recorder between them."""
     async with open_recorded(scenario.replace("MODEL", NEW_MODEL), folder) as recorder:
-        yield Codex(binary, folder / "codex", chaining_config(recorder.url, max_retries=max_retries)), recorder
+        config = chaining_config(recorder.url, max_retries=max_retries, websockets=websockets)
+        yield Codex(binary, folder / "codex", config), recorder
 
 
 def chain(recorder: Recorder) -> list[bool]:
@@ -172,3 +173,25 @@ async def test_a_response_that_the_server_has_forgotten_is_made_again(
     assert recorder.received("error")[0].body["error"]["code"] == "previous_response_not_found"
     assert [frame.socket for frame in recorder.sent()] == [0, 0, 0, 1]
     assert "previous_response_id" not in recorder.sent()[3].body
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+async def test_without_websockets_every_request_brings_the_whole_history(binary: Path, tmp_path: Path):
+    async with (
+        open_codex(binary, tmp_path, ONE_ROUND, websockets=False) as (codex, recorder),
+        codex.open_app_server() as app,
+    ):
+        thread = await app.start_thread()
+        for word in ("apple", "pear"):
+            assert (await app.say(thread, word)).startswith(f"To {word}: ")
+    assert recorder.outline() == ["POST /v1/responses", "response.completed"] * 4
+    kinds = ["function_call", "function_call_output", "message"]
+    assert [items[4:] for items in new_items(recorder)] == [
+        [],
+        kinds[:2],
+        [*kinds, "message"],
+        [*kinds, "message", *kinds[:2]],
+    ]
+    assert (codex.workdir / "runs.txt").read_text() == "run\nrun\n"

@@ -14,7 +14,10 @@ from engine.trace import read_trace
 
 ROOT = Path(__file__).parent.parent
 LONGLOOP = [sys.executable, "-m", "engine"]
-DEMOS = ["openai_python", "openai_chain", "openai_inject", "agents_python", "plain_asyncio", "raw_frames", "many_runs"]
+DEMOS = [
+    *("openai_append", "openai_chain", "openai_http", "openai_inject", "agents_python"),
+    *("plain_asyncio", "raw_frames", "many_runs"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def finish(command: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.peer
 @pytest.mark.parametrize(
     ("demo", "package"),
-    [("openai_python", "openai"), ("plain_asyncio", "websockets"), ("raw_frames", "websockets")],
+    [("openai_append", "openai"), ("plain_asyncio", "websockets"), ("raw_frames", "websockets")],
 )
 def test_demo_runs_both_tools(url, demo, package):
     if importlib.util.find_spec(package) is None:

@@ -15,6 +15,8 @@ from tests.peers.recorder import Recorder
 
 pytestmark = pytest.mark.peer
 
+# A turn of an agent over each transport.
+TURNS: Final = {"http": ["POST /v1/responses", "200"], "websocket": ["response.create", "response.completed"]}
 ROUNDS: Final = ROOT / "tests/peers/three_rounds.yaml"
 
 
@@ -44,12 +46,13 @@ def node_modules() -> Path:
 
 
 def check_types(recorder: Recorder, union: Any) -> None:
-    """Every event must be what the SDK's types say, read as strict JSON."""
+    """Every event, and every whole response, must be what the SDK's types say, read as strict JSON."""
     from pydantic import TypeAdapter  # with the SDK, of which it is a part
 
     adapter = TypeAdapter(union)
-    assert recorder.received()
-    for frame in recorder.received():
+    answers = [frame for frame in recorder.received() if frame.body.get("object") != "list"]  # of GET /v1/models
+    assert answers
+    for frame in answers:
         adapter.validate_json(json.dumps(frame.body), strict=True)
 
 
@@ -86,10 +89,25 @@ async def test_openai_pythons_beta_injects_into_one_response(tmp_path: Path):
     check_types(recorder, BetaResponseStreamEvent | BetaResponseInjectCreatedEvent)
 
 
-@pytest.mark.parametrize("transport", ["websocket"])
+@pytest.mark.parametrize("history", ["sent"])
+@pytest.mark.parametrize("how", ["whole", "streamed"])
+async def test_openai_python_runs_over_http(tmp_path: Path, how: str, history: str):
+    from openai.types.responses import Response, ResponseStreamEvent  # as above
+
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
+        await play(recorder, "openai_http.py", "--how", how, "--history", history)
+    end = {"whole": "200", "streamed": "response.completed"}[how]
+    assert recorder.outline() == ["GET /v1/models", "200", *["POST /v1/responses", end] * 4]
+    num_items = {"sent": [1, 6, 9, 11]}[history]
+    assert [len(frame.body["input"]) for frame in recorder.sent("POST /v1/responses")] == num_items
+    check_types(recorder, Response if how == "whole" else ResponseStreamEvent)
+
+
+@pytest.mark.parametrize("transport", ["http", "websocket"])
 async def test_the_agents_sdk_runs_to_its_final_output(tmp_path: Path, transport: str):
     async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play(recorder, "agents_python.py", "--over", transport)
+    assert recorder.outline() == ["GET /v1/models", "200", *TURNS[transport] * 4]
 
 
 async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
@@ -99,7 +117,8 @@ async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_p
     assert [len(frame.body["input"]) for frame in recorder.sent()] == [1, 2, 1, 1]
 
 
-@pytest.mark.parametrize("transport", ["websocket"])
+@pytest.mark.parametrize("transport", ["http", "websocket"])
 async def test_the_agents_sdk_for_js_runs_to_its_final_output(tmp_path: Path, transport: str):
     async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play_js(recorder, tmp_path, "agents_js.mjs", "--over", transport)
+    assert recorder.outline() == ["GET /v1/models", "200", *TURNS[transport] * 4]

@@ -15,8 +15,7 @@ from tests.peers.app_server import AppServer, open_app_server
 MODEL: Final = "gpt-5.2-codex"  # a slug Codex knows as one with parallel calls and apply_patch as a custom tool
 NEW_MODEL: Final = "gpt-5.5"  # the same for releases that chain; later slugs want tools of another kind
 
-# What the README tells users to write; the port is the server's.
-README_CONFIG: Final = """\
+_CONFIG: Final = """\
 model = "demo"
 model_provider = "longloop"
 
@@ -71,11 +70,6 @@ def config(url: str, *, max_retries: int = 0, timing: bool = False) -> str:
 def chaining_config(url: str, *, model: str = NEW_MODEL, max_retries: int = 0, websockets: bool = True) -> str:
     """The same for releases that chain, over a WebSocket or over HTTP."""
     return _CONFIG.format(model=model, url=url, max_retries=max_retries, websockets=str(websockets).lower())
-
-
-def readme_config(url: str) -> str:
-    """The README's config.toml for a server at `url`."""
-    return README_CONFIG.replace(_README_URL, url)
 
 
 @dataclass(frozen=True)

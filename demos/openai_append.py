@@ -1,6 +1,6 @@
 """An agent run with the official openai package: its WebSocket connection, and `response.append` sent by hand.
 
-pip install -e '.[clients]'; python demos/openai_python.py --url http://127.0.0.1:8765
+pip install -e '.[clients]'; python demos/openai_append.py --url http://127.0.0.1:8765
 """
 
 import os
