@@ -1,6 +1,6 @@
 """The part of the response object that stays the same over a run: what was asked for, as clients read it back."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,8 +18,7 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         model=asked.model or default_model,
         previous_response_id=asked.previous_response_id,
         instructions=asked.instructions,
-        # Copies, because a Raw keeps the whole frame it came from alive.
-        tools=[tool.copy() for tool in asked.tools or []],
+        tools=[_tool(tool) for tool in asked.tools or []],
         tool_choice=asked.tool_choice.copy() if bytes(asked.tool_choice) != b"null" else "auto",
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         text=_text(asked.text),
@@ -41,6 +40,28 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         user=asked.user,
         skipped_tools=skipped or msgspec.UNSET,
     )
+
+
+class _Tool(msgspec.Struct):
+    """The keys that a function has in a response, given or not."""
+
+    type: str
+    description: Any = msgspec.UNSET
+    parameters: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    strict: Any = msgspec.UNSET
+
+
+_TOOL: Final = msgspec.json.Decoder(_Tool)
+
+
+def _tool(given: msgspec.Raw) -> msgspec.Raw:
+    """The tool as it is echoed. A copy, because a Raw keeps the whole frame it came from alive."""
+    tool = _TOOL.decode(given)
+    missing = [name for name in ("description", "parameters", "strict") if getattr(tool, name) is msgspec.UNSET]
+    if tool.type != "function" or not missing:
+        return given.copy()
+    nulls = "".join(f',"{name}":null' for name in missing)
+    return msgspec.Raw(bytes(given)[:-1] + nulls.encode() + b"}")
 
 
 def _text(text: Text | None) -> dict[str, Any]:

@@ -55,7 +55,7 @@ SCHEMA = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "str
 ECHOED: dict[str, list[Any]] = {
     "model": ["m"],
     "instructions": ["be good", ""],
-    "tools": [[WEATHER]],
+    "tools": [[WEATHER | {"description": "d", "strict": None, "x": [1]}], [{"type": "custom", "name": "n"}]],
     "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [True, False],
     "max_tool_calls": [1, 2**53],
@@ -109,6 +109,12 @@ PLAIN: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("seed", [0, 2**53], {}),
     ("unknown", [1, {"x": [None]}], {}),
 ]
+
+
+def test_a_function_is_echoed_with_every_key_that_clients_look_for(ask: Ask) -> None:
+    bare = {"type": "function", "name": "f"}
+    (shown,) = echo(ask, tools=[bare])["tools"]
+    assert shown == bare | {"description": None, "parameters": None, "strict": None}
 
 
 @pytest.mark.parametrize(("name", "values", "shown"), PLAIN)

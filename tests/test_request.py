@@ -79,7 +79,7 @@ def test_echo_has_every_required_key_with_the_right_type(fields: dict[str, Any])
 
 def test_echo_repeats_what_was_asked() -> None:
     choice = {"type": "function", "name": "weather"}
-    tool = WEATHER | {"strict": None, "x_unknown": 1}
+    tool = WEATHER | {"description": None, "strict": None, "x_unknown": 1}
     value = echo(
         tools=[tool], tool_choice=choice, metadata={"k": "v"}, user="u", safety_identifier="s", prompt_cache_key="p",
         text={"verbosity": "low"}, reasoning={"effort": "high"}, resumable=True, keep_open=True, top_logprobs=2,
