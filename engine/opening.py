@@ -101,6 +101,18 @@ async def _open_truncated(
     return Opened(sequence), found
 
 
+async def count_input(backend: Backend, request: RunRequest, given: list[Item], before: Before | None) -> int:
+    """The `input_tokens` of the first step that a run would take; nothing starts, and `before` stays as it is."""
+    opened = open_sequence(backend, request, "", before)
+    try:
+        opened, extension = await prepare_run(backend, request, "", opened, given, before)
+        sequence = opened.sequence
+        return sequence.num_context_tokens + extension.num_tokens + sequence.num_turn_tokens
+    finally:
+        if opened.taken_from is None:
+            opened.sequence.close()
+
+
 def previous_not_found(response_id: str) -> RequestError:
     """The error of an id that cannot be gone on from; clients know it by its code and send everything again."""
     return RequestError(

@@ -13,7 +13,7 @@ from engine.continuation import check_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.items import Item
 from engine.live import Live
-from engine.opening import Before, open_sequence, prepare, prepare_run
+from engine.opening import Before, count_input, open_sequence, prepare, prepare_run
 from engine.request import RunRequest
 from engine.response import Response
 from engine.settings import Settings
@@ -84,6 +84,12 @@ class Responses:
         )
         response.answers.answered(checked.answered)
         return self._start(response, principal, opened.sequence, extension)
+
+    async def count_input(self, request: RunRequest, before: Before | None = None) -> int:
+        """The input tokens of such a run's first step. Raises RequestError as `create` does."""
+        checked = check_input(request.items, before.response.answers if before else None)
+        asked = msgspec.structs.replace(request, items=checked.items)
+        return await count_input(self.backend, asked, request.items, before)
 
     async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
         """Start a run that goes on from a completed one, with its settings, tokens and KV cache.

@@ -1,12 +1,20 @@
 """server/runs.py, server/reader.py: runs over HTTP, answered whole, as events, or left to go on by themselves."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from engine.backends.prompt_format import PromptFormat
+from engine.backends.scenario import parse_scenario
+from engine.backends.script import ScriptBackend
+from engine.backends.script_context import EstimatedContext
+from engine.backends.script_prompt import PromptContext
 from tests.served import FUNCTION, Served, open_served, pending
+from tests.tiny import save_format
 
 HELLO = "model: test\nsteps:\n  - text: Hello there.\n"
 SLOW = "model: test\npace: {tokens_per_second: 10}\nsteps:\n  - text: {words: 1000}\n"
@@ -117,6 +125,43 @@ async def test_a_response_takes_as_long_as_it_takes_without_a_reader_of_its_even
         reply = await server.http().create()
     assert reply.json["status"] == "completed"
     assert trio.current_time() >= 90
+
+
+COUNTED: list[dict[str, Any]] = [
+    {"input": "How is the weather?"},
+    {"input": "Hi", "instructions": "Be brief.", "tools": [FUNCTION]},
+    {
+        "input": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
+    },
+]
+
+
+@pytest.mark.parametrize("fields", COUNTED)
+@pytest.mark.parametrize("has_tokenizer", [False, True])
+async def test_input_tokens_are_those_that_the_run_reports(
+    fields: dict[str, Any], has_tokenizer: bool, tmp_path: Path
+) -> None:  # P70
+    open_context: Any = EstimatedContext
+    if has_tokenizer:
+        open_context = partial(PromptContext, PromptFormat.load(save_format(tmp_path)))
+    async with open_served(backend=ScriptBackend([parse_scenario(HELLO)], open_context)) as server:
+        counted = await server.http().post("/v1/responses/input_tokens", **fields)
+        assert not server.app._responses._lives
+        usage = (await server.http().create(**fields)).json["usage"]
+    assert counted.json == {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}
+
+
+async def test_input_tokens_of_what_cannot_be_a_run_are_refused() -> None:  # P70
+    async with open_served(HELLO) as server:
+        for fields, param in (({}, "input"), ({"input": "x", "model": "other"}, "model")):
+            reply = await server.http().post("/v1/responses/input_tokens", **fields)
+            assert reply.error["param"] == param
+        reply = await server.http().post("/v1/responses/input_tokens", instructions="Be brief.")
+        assert reply.json["input_tokens"] > 0
 
 
 # --- as events ---------------------------------------------------------------------------------------------------

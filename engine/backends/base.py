@@ -180,6 +180,10 @@ class Sequence(Protocol):
     def num_context_tokens(self) -> int:
         """Length of the context in tokens, exact or estimated."""
 
+    @property
+    def num_turn_tokens(self) -> int:
+        """Tokens that open the model's turn: they join a context that was given something when a step starts."""
+
     async def prepare(self, items: ListOf[Item]) -> Extension:
         """Render and tokenise new items at the present end of the context; changes nothing.
 

@@ -25,6 +25,8 @@ class Prompt(Protocol):
 
     @property
     def tokens(self) -> TokenLog: ...
+    @property
+    def num_turn_tokens(self) -> int: ...
     async def prepare(self, items: ListOf[Item]) -> Extension: ...
     def commit(self, extension: Extension) -> None: ...
     def open_turn(self) -> list[int]: ...
@@ -101,6 +103,10 @@ class LocalSequence:
     @property
     def num_context_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_turn_tokens(self) -> int:
+        return self._prompt.num_turn_tokens
 
     async def prepare(self, items: ListOf[Item]) -> Extension:
         return await self._prompt.prepare(items)

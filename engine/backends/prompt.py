@@ -132,6 +132,11 @@ class Prompt:
 
     # --- the model's turn
 
+    @property
+    def num_turn_tokens(self) -> int:
+        """How many ids `open_turn` gives after an extension."""
+        return len(self._form.header_ids)
+
     def open_turn(self) -> list[int]:
         """Begin the model's turn: gives its header to the log and returns it; empty when the turn is open already.
 

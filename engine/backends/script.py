@@ -97,6 +97,10 @@ class ScriptSequence:
         return self._context.num_tokens
 
     @property
+    def num_turn_tokens(self) -> int:
+        return self._context.num_turn_tokens
+
+    @property
     def work(self) -> Work:
         """Items and tokens that all `prepare` calls have touched."""
         return self._context.work

@@ -47,6 +47,10 @@ class Context(Protocol):
     def num_kept(self) -> int:
         """How much of it the next step can reuse."""
 
+    @property
+    def num_turn_tokens(self) -> int:
+        """How many tokens `open_turn` adds."""
+
     async def prepare(self, given: ListOf[items.Item]) -> Extension:
         """Count new items at its end; changes nothing. Raises RequestError for content that cannot be rendered."""
 
@@ -80,6 +84,8 @@ def check_base(extension: Extension, num_tokens: int) -> None:
 
 class EstimatedContext:
     """The context of a run without a tokenizer. Its first extension brings instructions and tools."""
+
+    num_turn_tokens = 0
 
     def __init__(self, spec: RunSpec) -> None:
         self.tokens = TokenLog()

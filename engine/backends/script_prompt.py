@@ -39,6 +39,10 @@ class PromptContext:
     def num_tokens(self) -> int:
         return len(self._prompt.tokens)
 
+    @property
+    def num_turn_tokens(self) -> int:
+        return self._prompt.num_turn_tokens
+
     async def prepare(self, given: ListOf[items.Item]) -> Extension:
         extension = await self._prompt.prepare(given)
         self.work.add(extension)
@@ -88,6 +92,10 @@ class UncachedContext:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_turn_tokens(self) -> int:
+        return len(self._form.header_ids)
 
     async def prepare(self, given: ListOf[items.Item]) -> Extension:
         history = [*self._history, *given]

@@ -3,6 +3,7 @@
 POST  /v1/responses               the whole response; with `stream` its events; with `background` how it begins
 GET   /v1/responses/{id}          the response as it is now; with `?stream=true` its events, from there on as they come
 POST  /v1/responses/{id}/cancel   ends a run in the background
+POST  /v1/responses/input_tokens  how many tokens such a run would begin with
 """
 
 from functools import partial
@@ -10,11 +11,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from engine.bodies import decode_create_body
+from engine.bodies import CreateBody, decode_create_body
 from engine.clock import now_ms
 from engine.errors import RequestError
 from engine.live import Live
-from engine.opening import previous_not_found
+from engine.opening import Before, previous_not_found
 from engine.request import RunRequest, read_create_body
 from engine.responses import Responses
 from engine.server.access import principal
@@ -47,6 +48,7 @@ class RunRoutes:
         """Methods, URLs, and what answers them."""
         return [
             ("POST", _ALL, self._create),
+            ("POST", f"{_ALL}/input_tokens", self._count),
             ("GET", _ONE, self._read),
             ("POST", f"{_ONE}/cancel", self._cancel),
         ]
@@ -55,11 +57,10 @@ class RunRoutes:
         """Raises EngineError: nothing was started."""
         data = await request.read_body()
         received_ms = now_ms()
-        body = decode_create_body(data, max_depth=self._settings.max_json_depth)
-        model = self._responses.default_model()
-        asked = read_create_body(body, default_model=model, settings=self._settings)
+        body = self._decode(data)
+        asked = self._check(body)
         validate_ms = now_ms() - received_ms
-        live = await self._start(asked, principal(request.head))
+        live = await self._responses.create(asked, principal(request.head), self._before(asked))
         live.validate_ms = validate_ms
         if body.stream:
             return self._stream(live, 0)
@@ -68,10 +69,22 @@ class RunRoutes:
                 await reader.wait_end()
         return json_answer(live.response.snapshot())
 
-    async def _start(self, asked: RunRequest, owner: str) -> Live:
+    async def _count(self, request: Request) -> Answer:
+        body = self._decode(await request.read_body())
+        asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
+        num_tokens = await self._responses.count_input(asked, self._before(asked))
+        return json_answer({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+    def _decode(self, data: bytes) -> CreateBody:
+        return decode_create_body(data, max_depth=self._settings.max_json_depth)
+
+    def _check(self, body: CreateBody) -> RunRequest:
+        return read_create_body(body, default_model=self._responses.default_model(), settings=self._settings)
+
+    def _before(self, asked: RunRequest) -> Before | None:
         if asked.previous_response_id is not None:
             raise previous_not_found(asked.previous_response_id)
-        return await self._responses.create(asked, owner)
+        return None
 
     async def _read(self, request: Request) -> Answer | StreamedAnswer:
         live = self._find(request)
