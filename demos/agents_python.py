@@ -25,7 +25,9 @@ async def main(url: str, transport: str) -> None:
     provider: ModelProvider = OpenAIProvider(openai_client=client, use_responses_websocket=transport == "websocket")
     functions = [function_tool(tools.draw_lucky_number), function_tool(tools.get_temperature)]
     agent = Agent(name="demo", instructions="Use the tools.", model=model, tools=list(functions))
-    result = await Runner.run(agent, PROMPT, run_config=RunConfig(model_provider=provider, tracing_disabled=True))
+    config = RunConfig(model_provider=provider, tracing_disabled=True)
+    # A socket holds the response before, so that only what is new needs to be sent.
+    result = await Runner.run(agent, PROMPT, run_config=config, auto_previous_response_id=transport == "websocket")
     outputs = [str(item.output) for item in result.new_items if item.type == "tool_call_output_item"]
     check(result.final_output, outputs)
 

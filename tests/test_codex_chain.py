@@ -27,7 +27,8 @@ PAIR: Final = ["response.create", "response.completed"]
 ONE_ROUND: Final = """
 model: MODEL
 steps:
-  - call: {name: exec_command, arguments: {cmd: "echo run | tee -a runs.txt"}}
+  - reasoning: One command will do.
+    call: {name: exec_command, arguments: {cmd: "echo run | tee -a runs.txt"}}
   - text: "To {last_user}: {last_output}"
 """
 
@@ -187,11 +188,7 @@ async def test_without_websockets_every_request_brings_the_whole_history(binary:
         for word in ("apple", "pear"):
             assert (await app.say(thread, word)).startswith(f"To {word}: ")
     assert recorder.outline() == ["POST /v1/responses", "response.completed"] * 4
-    kinds = ["function_call", "function_call_output", "message"]
-    assert [items[4:] for items in new_items(recorder)] == [
-        [],
-        kinds[:2],
-        [*kinds, "message"],
-        [*kinds, "message", *kinds[:2]],
-    ]
+    call = ["reasoning", "function_call", "function_call_output"]
+    user = ["message", "message"]  # the answer, and what is said next
+    assert [items[4:] for items in new_items(recorder)] == [[], call, call + user, call + user + call]
     assert (codex.workdir / "runs.txt").read_text() == "run\nrun\n"

