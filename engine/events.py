@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from engine.content import Part
-from engine.items import Item, decode_item
+from engine.item_events import ItemEvent, NumberedEvent, OutputItemAdded, OutputItemDone
+from engine.items import decode_item
 from engine.tokens import Span
 from engine.toolspec import SkippedTool
 from engine.usage import Timing, Usage
@@ -102,144 +102,43 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     timing: TimingReport
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
-    sequence_number: int
-
-
-class ResponseCreated(_Event, tag="response.created", frozen=True):
+class ResponseCreated(NumberedEvent, tag="response.created", frozen=True):
     response: ResponseObject
 
 
-class ResponseInProgress(_Event, tag="response.in_progress", frozen=True):
+class ResponseInProgress(NumberedEvent, tag="response.in_progress", frozen=True):
     response: ResponseObject
 
 
-class ResponseDone(_Event, tag="response.done", frozen=True):
+class ResponseDone(NumberedEvent, tag="response.done", frozen=True):
     """The step is over and the run waits for the client."""
 
     response: Pause
 
 
-class ResponseInjected(_Event, tag="response.inject.created", frozen=True):
+class ResponseInjected(NumberedEvent, tag="response.inject.created", frozen=True):
     """What the client injected has been taken in."""
 
     response_id: str
 
 
-class ResponseCompleted(_Event, tag="response.completed", frozen=True):
+class ResponseCompleted(NumberedEvent, tag="response.completed", frozen=True):
     response: ResponseObject
 
 
-class ResponseIncomplete(_Event, tag="response.incomplete", frozen=True):
+class ResponseIncomplete(NumberedEvent, tag="response.incomplete", frozen=True):
     response: ResponseObject
 
 
-class ResponseFailed(_Event, tag="response.failed", frozen=True):
+class ResponseFailed(NumberedEvent, tag="response.failed", frozen=True):
     response: ResponseObject
 
 
-class ResponseTokens(_Event, tag="response.tokens", frozen=True):
+class ResponseTokens(NumberedEvent, tag="response.tokens", frozen=True):
     """Token ids that joined the context since the last such event (`include: ["response.tokens"]`)."""
 
     response_id: str
     spans: list[Span]
-
-
-class OutputItemAdded(_Event, tag="response.output_item.added", frozen=True):
-    output_index: int
-    item: Item
-
-
-class OutputItemDone(_Event, tag="response.output_item.done", frozen=True):
-    output_index: int
-    item: Item
-
-
-class ContentPartAdded(_Event, tag="response.content_part.added", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    part: Part
-
-
-class ContentPartDone(_Event, tag="response.content_part.done", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    part: Part
-
-
-class OutputTextDelta(_Event, tag="response.output_text.delta", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    delta: str
-    logprobs: list[Any] = []
-
-
-class OutputTextDone(_Event, tag="response.output_text.done", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    text: str
-    logprobs: list[Any] = []
-
-
-class ReasoningTextDelta(_Event, tag="response.reasoning_text.delta", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    delta: str
-
-
-class ReasoningTextDone(_Event, tag="response.reasoning_text.done", frozen=True):
-    item_id: str
-    output_index: int
-    content_index: int
-    text: str
-
-
-class FunctionCallArgumentsDelta(_Event, tag="response.function_call_arguments.delta", frozen=True):
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class FunctionCallArgumentsDone(_Event, tag="response.function_call_arguments.done", frozen=True):
-    item_id: str
-    output_index: int
-    arguments: str
-    name: str
-
-
-class CustomToolCallInputDelta(_Event, tag="response.custom_tool_call_input.delta", frozen=True):
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class CustomToolCallInputDone(_Event, tag="response.custom_tool_call_input.done", frozen=True):
-    item_id: str
-    output_index: int
-    input: str
-
-
-class ShellCommandAdded(_Event, tag="response.shell_call_command.added", frozen=True):
-    output_index: int
-    command_index: int
-    command: str
-
-
-class ShellCommandDelta(_Event, tag="response.shell_call_command.delta", frozen=True):
-    output_index: int
-    command_index: int
-    delta: str
-
-
-class ShellCommandDone(_Event, tag="response.shell_call_command.done", frozen=True):
-    output_index: int
-    command_index: int
-    command: str
 
 
 Event = (
@@ -251,21 +150,7 @@ Event = (
     | ResponseIncomplete
     | ResponseFailed
     | ResponseTokens
-    | OutputItemAdded
-    | OutputItemDone
-    | ContentPartAdded
-    | ContentPartDone
-    | OutputTextDelta
-    | OutputTextDone
-    | ReasoningTextDelta
-    | ReasoningTextDone
-    | FunctionCallArgumentsDelta
-    | FunctionCallArgumentsDone
-    | CustomToolCallInputDelta
-    | CustomToolCallInputDone
-    | ShellCommandAdded
-    | ShellCommandDelta
-    | ShellCommandDone
+    | ItemEvent
 )
 
 FinalEvent = ResponseCompleted | ResponseIncomplete | ResponseFailed
@@ -311,16 +196,3 @@ def decode_event(data: bytes | msgspec.Raw) -> Event:
         sequence_number=raw.sequence_number, output_index=raw.output_index, item=decode_item(raw.item)
     )
     return about
-
-
-def encode_frame(frame: dict[str, Any]) -> bytes:
-    """The JSON of a frame that is no event of a run: acknowledgements and errors."""
-    return _ENCODER.encode(frame)
-
-
-def with_lane(frame: bytes, stream_id: str | None) -> bytes:
-    """The frame as it goes out on a lane: named lanes are echoed on every frame, the default lane never is."""
-    if stream_id is None:
-        return frame
-    # Splicing costs nothing per event; the log itself knows no lanes, since a run can be read on several.
-    return frame[:-1] + b',"stream_id":' + _ENCODER.encode(stream_id) + b"}"

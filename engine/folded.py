@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from engine.events import Event, Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
+from engine.events import Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
+from engine.item_events import ItemEvent
 from engine.items import Item, ItemStatus
 from engine.scaffold import Scaffold
 from engine.usage import Timing, Usage
@@ -37,7 +38,7 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
         """The item itself."""
         return self.scaffold.item(self.text, self.status)
 
-    def event(self, seq: int, first: int) -> Event:
+    def event(self, seq: int, first: int) -> ItemEvent:
         """The event with this sequence number, the same as it was sent; the item's first event has number `first`.
 
         Constant cost but for the text.
@@ -48,7 +49,7 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
             return self.scaffold.head(first)[index]
         index -= num_head
         if index < num_deltas:
-            return self.scaffold.delta(seq, self._piece(index))
+            return self.scaffold.delta(seq, self._piece(index), index)
         tail = self.scaffold.tail(first + num_head + num_deltas, self.text, self.status)
         return tail[index - num_deltas]
 

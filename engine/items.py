@@ -24,13 +24,17 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Message(Value, tag="message", frozen=True):
-    """A message; `content` of the model's own messages is a list of output parts."""
+    """A message; `content` of the model's own messages is a list of output parts.
+
+    phase: `commentary` or `final_answer`, of the model's own. agent: who of several speaks (OpenAI's multi-agent beta).
+    """
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
     id: str | UnsetType | None = UNSET
     status: ItemStatus | UnsetType | None = UNSET
     phase: str | UnsetType | None = UNSET
+    agent: dict[str, Any] | UnsetType | None = UNSET
 
 
 class Reasoning(Value, tag="reasoning", frozen=True):

@@ -3,25 +3,26 @@
 One item streams at a time; whatever starts next closes it. Finished items are kept folded, by the log and for `output`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from engine.backends.base import CallStart
 from engine.calls import PREFIXES, build_call
-from engine.events import OutputItemAdded, OutputItemDone, ShellCommandAdded, ShellCommandDelta, ShellCommandDone
+from engine.content import TokenLogprob
 from engine.folded import FoldedItem, fold_item
-from engine.items import Call, Item, ItemStatus, ShellCall
+from engine.item_style import ItemStyle
+from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
-from engine.scaffold import (
-    CustomToolCallScaffold,
-    FunctionCallScaffold,
-    MessageScaffold,
-    ReasoningScaffold,
-    Scaffold,
-)
+from engine.scaffold import Scaffold
+from engine.scaffold_call import CustomToolCallScaffold, FunctionCallScaffold, call_events
+from engine.scaffold_compaction import CompactionScaffold
+from engine.scaffold_message import MessageScaffold, RatedMessageScaffold
+from engine.scaffold_reasoning import ReasoningScaffold, SummaryScaffold
 
 MintId = Callable[[str], str]
+_PLAIN: Final = ItemStyle()
 
 
 class _Streaming:
@@ -38,11 +39,14 @@ class _Streaming:
 class ItemWriter:
     """The items of one run; `on_item` is told of each that is finished."""
 
-    def __init__(self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None]) -> None:
+    def __init__(
+        self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None], style: ItemStyle = _PLAIN
+    ) -> None:
         self.finished: list[FoldedItem | Call] = []
         self._log = log
         self._mint_id = mint_id
         self._on_item = on_item
+        self._style = style
         self._streaming: _Streaming | None = None
         self._call: CallStart | None = None
         self._call_text: list[str] = []
@@ -57,13 +61,29 @@ class ItemWriter:
         """Whether a call has begun and not ended."""
         return self._call is not None
 
-    def text(self, text: str) -> None:
+    # --- what the model says ---
+
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
         """A piece of the model's message."""
-        self._stream(text, MessageScaffold, "msg")
+        self._expect_no_call()
+        if not text:  # clients choke on empty deltas
+            return
+        streaming = self._streaming
+        if streaming is None or not isinstance(streaming.scaffold, MessageScaffold):
+            streaming = self._open("msg", self._style.message)
+        if isinstance(streaming.scaffold, RatedMessageScaffold):
+            streaming.scaffold.rated.append([msgspec.Raw(msgspec.json.encode(token)) for token in logprobs])
+        self._feed(streaming, text)
 
     def reasoning(self, text: str) -> None:
         """A piece of the model's reasoning."""
-        self._stream(text, ReasoningScaffold, "rs")
+        self._expect_no_call()
+        if not text:
+            return
+        streaming = self._streaming
+        if streaming is None or not isinstance(streaming.scaffold, ReasoningScaffold | SummaryScaffold):
+            streaming = self._open("rs", self._style.reasoning)
+        self._feed(streaming, text)
 
     def start_call(self, start: CallStart) -> None:
         """A call begins; it becomes an item that streams, or is collected until its end."""
@@ -72,10 +92,12 @@ class ItemWriter:
         self._call, self._call_text = start, []
         if start.type not in ("function_call", "custom_tool_call"):
             return
-        kind: type[FunctionCallScaffold | CustomToolCallScaffold]
         kind = FunctionCallScaffold if start.type == "function_call" else CustomToolCallScaffold
-        item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
-        self._open(kind(len(self.finished), item_id, call_id, start.name, start.namespace or msgspec.UNSET))
+        namespace = start.namespace or msgspec.UNSET
+        self._open(
+            PREFIXES[start.type],
+            lambda index, item_id: kind(index, item_id, self._mint_id("call"), start.name, namespace),
+        )
 
     def call_text(self, text: str) -> None:
         """A piece of the call's arguments or input."""
@@ -88,20 +110,46 @@ class ItemWriter:
 
     def end_call(self) -> Call:
         """Finish the call's item. Raises BackendError when no item can carry what the model wrote."""
-        start, self._call = self._call, None
+        start = self._call
         if start is None:
             raise ValueError("no call has started")
         item = self.close("completed") or self._add_whole(start)
         assert isinstance(item, Call)
         return item
 
-    def close(self, status: ItemStatus) -> Item | None:
-        """Finish the item that streams, if one does, and fold its events. A call that does not stream is dropped."""
+    # --- what happens to its context ---
+
+    def start_compaction(self) -> None:
+        """The context is being compacted. Raises ValueError within a call."""
+        self._expect_no_call()
+        self._open("cmp", CompactionScaffold)
+
+    def end_compaction(self, encrypted_content: str) -> Item:
+        """This is left of it. Raises ValueError when no compaction has started."""
+        streaming = self._streaming
+        if streaming is None or not isinstance(streaming.scaffold, CompactionScaffold):
+            raise ValueError("no compaction has started")
+        scaffold = msgspec.structs.replace(streaming.scaffold, encrypted_content=encrypted_content)
+        return self._finish(scaffold, streaming, "completed")
+
+    # --- ends ---
+
+    def close(self, status: ItemStatus, *, is_final: bool = False) -> Item | None:
+        """Finish the item that streams, if one does. A call or compaction that comes whole is dropped.
+
+        is_final: nothing comes after it, so a message is the run's answer and not what it says on the way.
+        """
         streaming, self._streaming, self._call = self._streaming, None, None
-        if streaming is None:
+        if streaming is None or isinstance(streaming.scaffold, CompactionScaffold):
             return None
-        folded = fold_item(streaming.scaffold, streaming.pieces, status)
-        for event in streaming.scaffold.tail(self._log.next, folded.text, status):
+        scaffold = self._style.finished(streaming.scaffold, "".join(streaming.pieces), is_final=is_final)
+        return self._finish(scaffold, streaming, status)
+
+    def _finish(self, scaffold: Scaffold, streaming: _Streaming, status: ItemStatus) -> Item:
+        """Log the end of an item and fold its events."""
+        self._streaming = None
+        folded = fold_item(scaffold, streaming.pieces, status)
+        for event in scaffold.tail(self._log.next, folded.text, status):
             self._log.append(event)
         self._log.fold(folded, streaming.first)
         self.finished.append(folded)
@@ -115,47 +163,30 @@ class ItemWriter:
             self.finished.append(entry)
             self._on_item(entry.item() if isinstance(entry, FoldedItem) else entry)
 
-    def _stream(self, text: str, kind: type[MessageScaffold] | type[ReasoningScaffold], prefix: str) -> None:
-        self._expect_no_call()
-        if not text:  # clients choke on empty deltas
-            return
-        streaming = self._streaming
-        if streaming is None or not isinstance(streaming.scaffold, kind):
-            self.close("completed")
-            streaming = self._open(kind(len(self.finished), self._mint_id(prefix)))
-        self._feed(streaming, text)
-
     def _expect_no_call(self) -> None:
         if self._call is not None:
             raise ValueError(f"a {self._call.type} has not ended")
 
-    def _open(self, scaffold: Scaffold) -> _Streaming:
+    def _open(self, prefix: str, make: Callable[[int, str], Scaffold]) -> _Streaming:
+        """Announce an item, behind the one that streams."""
+        if self._streaming is not None:
+            self.close("completed")
+        scaffold = make(len(self.finished), self._mint_id(prefix))
         streaming = self._streaming = _Streaming(scaffold, self._log.next)
         for event in scaffold.head(self._log.next):
             self._log.append(event)
         return streaming
 
     def _feed(self, streaming: _Streaming, text: str) -> None:
-        self._log.append(streaming.scaffold.delta(self._log.next, text))
+        self._log.append(streaming.scaffold.delta(self._log.next, text, len(streaming.pieces)))
         streaming.pieces.append(text)
 
     def _add_whole(self, start: CallStart) -> Call:
         """Log a call of a kind whose item comes at once."""
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
         call = build_call(start, "".join(self._call_text), item_id=item_id, call_id=call_id)
-        index, log = len(self.finished), self._log
-        log.append(OutputItemAdded(sequence_number=log.next, output_index=index, item=call))
-        if isinstance(call, ShellCall):
-            self._log_commands(call, index)
-        log.append(OutputItemDone(sequence_number=log.next, output_index=index, item=call))
+        for event in call_events(call, len(self.finished), self._log.next):
+            self._log.append(event)
         self.finished.append(call)
         self._on_item(call)
         return call
-
-    def _log_commands(self, call: ShellCall, output_index: int) -> None:
-        log = self._log
-        for number, command in enumerate(call.action.get("commands", [])):
-            place = {"output_index": output_index, "command_index": number}
-            log.append(ShellCommandAdded(sequence_number=log.next, command="", **place))
-            log.append(ShellCommandDelta(sequence_number=log.next, delta=command, **place))
-            log.append(ShellCommandDone(sequence_number=log.next, command=command, **place))

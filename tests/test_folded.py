@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from engine.events import Pause, PendingCall, ResponseDone, ResponseTokens, TimingReport, encode_event
 from engine.folded import FoldedItem, PackableEvent, fold_item, pack_event, unpack_event
 from engine.items import ItemStatus
-from engine.scaffold import MessageScaffold, Scaffold
+from engine.scaffold import Scaffold
+from engine.scaffold_message import MessageScaffold, RatedMessageScaffold
 from engine.tokens import Span
 from engine.usage import Timing, count_usage, rounded
 from tests.test_scaffold import SCAFFOLDS, write
@@ -31,6 +32,11 @@ def test_folded_item_gives_the_same_bytes(
     scaffold: Scaffold, pieces: list[str], status: ItemStatus, first: int
 ) -> None:
     check_same_bytes(scaffold, pieces, status, first)
+
+
+def test_rated_message_gives_the_same_bytes() -> None:
+    rated = [[msgspec.Raw(b'{"token":"a"}')], [], [msgspec.Raw(b'{"token":"c"}'), msgspec.Raw(b'{"token":"d"}')]]
+    check_same_bytes(RatedMessageScaffold(0, "msg_1", rated=rated), ["a", "b", "cd"], "completed", 7)
 
 
 @pytest.mark.parametrize("num_pieces", [511, 512, 513, 1024, 1500])

@@ -4,7 +4,7 @@ from engine.content import OutputText
 from engine.folded import fold_item
 from engine.history import Round
 from engine.items import FunctionCall, Item, Message
-from engine.scaffold import MessageScaffold
+from engine.scaffold_message import MessageScaffold
 
 CALL = FunctionCall(call_id="c1", name="look", arguments="{}")
 

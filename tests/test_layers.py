@@ -116,7 +116,8 @@ LAYERS: dict[str, str] = {
         backends/template
         backends/toolset
         backends/turns
-        backends/vocabulary backends/words
+        backends/vocabulary
+        backends/words
         bodies
         calls
         continuation
@@ -124,8 +125,10 @@ LAYERS: dict[str, str] = {
         folded
         frames
         history
+        item_style
         journal
         log
+        outgoing
         parameters
         progress
         request
@@ -133,6 +136,10 @@ LAYERS: dict[str, str] = {
         response
         revival
         scaffold
+        scaffold_call
+        scaffold_compaction
+        scaffold_message
+        scaffold_reasoning
         session
         tool_choice
         truncation
@@ -150,6 +157,7 @@ LAYERS: dict[str, str] = {
         docstrings
         errors
         events
+        item_events
         items
         json_input
         keyfile

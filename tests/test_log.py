@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.events import Event, ResponseTokens, encode_event
 from engine.folded import FoldedItem, fold_item
 from engine.log import EventLog, EventsExpired
-from engine.scaffold import MessageScaffold
+from engine.scaffold_message import MessageScaffold
 
 
 def plain(seq: int) -> Event:
@@ -24,8 +24,8 @@ def write_item(log: EventLog, pieces: list[str], *, disturbed: bool = False) -> 
 
     for event in scaffold.head(log.next):
         add(event)
-    for piece in pieces:
-        add(scaffold.delta(log.next, piece))
+    for index, piece in enumerate(pieces):
+        add(scaffold.delta(log.next, piece, index))
     if disturbed:
         add(plain(log.next))
     for event in scaffold.tail(log.next, "".join(pieces), "completed"):
