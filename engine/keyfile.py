@@ -4,10 +4,11 @@ import os
 import secrets
 from pathlib import Path
 
+from engine.errors import ServerError
 from engine.sealing import KEY_BYTES, new_key
 
 
-class KeyFileError(Exception):
+class KeyFileError(ServerError):
     """The file cannot be read or written, or holds no key; the message names it."""
 
 

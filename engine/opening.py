@@ -13,7 +13,9 @@ from engine.errors import RequestError
 from engine.items import Item
 from engine.live import Live
 from engine.request import RunRequest
+from engine.resolving import open_items
 from engine.response import Response
+from engine.sealing import Sealer
 from engine.truncation import droppable_units, without_oldest
 
 
@@ -129,6 +131,14 @@ def _is_same(one: RunRequest, other: RunRequest) -> bool:
 
 def _bare(request: RunRequest) -> RunSpec:
     return msgspec.structs.replace(request.spec(""), max_output_tokens=None)
+
+
+def open_given(items: list[Item], given: list[Item], sealer: Sealer) -> list[Item]:
+    """The new ones of the given items with what is sealed in them opened. Raises RequestError for what cannot be."""
+    try:
+        return open_items(items, sealer)
+    except RequestError as error:
+        raise _on_input(error, items, given) from error
 
 
 async def prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:

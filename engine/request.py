@@ -33,6 +33,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     generate: bool = True
     wants_tokens: bool = False
+    top_logprobs: int | None = None
+    wants_padding: bool = False
+    wants_sealed: bool = False
+    wants_summary: bool = False
     compact_threshold: int | None = None
     lifecycle: Lifecycle = "append"
 
@@ -120,6 +124,10 @@ def _read(asked: Parameters, default_model: str, settings: Settings, *, generate
         seed=asked.seed,
         generate=generate,
         wants_tokens=asked.includes("response.tokens"),
+        top_logprobs=(asked.top_logprobs or 0) if asked.includes("message.output_text.logprobs") else None,
+        wants_padding=bool(asked.stream_options and asked.stream_options.include_obfuscation),
+        wants_sealed=asked.includes("reasoning.encrypted_content"),
+        wants_summary=bool(asked.reasoning and asked.reasoning.wanted_summary),
         compact_threshold=asked.compact_threshold,
     )
 

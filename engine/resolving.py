@@ -1,7 +1,8 @@
 """Items that stand for others, replaced by what a model can be given: references, sealed reasoning, compactions.
 
-A compaction takes the place of everything before it: what it holds is what is left of that, whether or not the client
-has dropped the items themselves.
+References first, since a run's input is checked with the items they name; what is sealed is opened only if it is new to
+the run. A compaction takes the place of everything before it in the input: what it holds is what is left of that,
+whether or not the client has dropped the items themselves.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,38 +37,42 @@ def find_nothing(item_id: str) -> Item | None:
     return None
 
 
-def resolve_items(items: Sequence[Item], sealer: Sealer, find: FindItem = find_nothing) -> list[Item]:
-    """The items as a model is to see them; those that stand for themselves are the same objects.
+def look_up_items(items: Sequence[Item], find: FindItem = find_nothing) -> list[Item]:
+    """The items with each reference replaced by what it names.
 
-    Raises RequestError with a path from `input` on: for a reference that leads nowhere, for what this server has not
-    sealed.
+    Raises NotFound with a path from `input` on for a reference that leads nowhere.
     """
-    resolved: list[Item] = []
+    found = list(items)
+    for index, item in enumerate(items):
+        if isinstance(item, ItemReference):
+            whole = find(item.id)
+            if whole is None:
+                raise NotFound(
+                    f"Item with id '{item.id}' not found. Items are kept only while their response is stored.",
+                    param=f"input[{index}].id",
+                    code="item_not_found",
+                )
+            found[index] = whole
+    return found
+
+
+def open_items(items: Sequence[Item], sealer: Sealer) -> list[Item]:
+    """The items as a model is to see them; those that hide nothing are the same objects.
+
+    Raises RequestError with a path from `[i]` on for what this server has not sealed.
+    """
+    opened: list[Item] = []
     for index, item in enumerate(items):
         try:
-            whole = _look_up(item, find)
-            if isinstance(whole, Compaction):
-                resolved = _window(whole, sealer)
-            elif isinstance(whole, CompactionTrigger):
+            if isinstance(item, Compaction):
+                opened = _window(item, sealer)
+            elif isinstance(item, CompactionTrigger):
                 raise RequestError("This server compacts when it has to.", param="type", code="unsupported_item")
             else:
-                resolved.append(_opened(whole, sealer))
+                opened.append(_opened(item, sealer))
         except RequestError as error:
-            raise error.at(f"input[{index}]") from error
-    return resolved
-
-
-def _look_up(item: Item, find: FindItem) -> Item:
-    if not isinstance(item, ItemReference):
-        return item
-    found = find(item.id)
-    if found is None:
-        raise NotFound(
-            f"Item with id '{item.id}' not found. Items are kept only while their response is stored.",
-            param="id",
-            code="item_not_found",
-        )
-    return found
+            raise error.at(f"[{index}]") from error
+    return opened
 
 
 def _opened(item: Item, sealer: Sealer) -> Item:

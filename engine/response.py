@@ -49,10 +49,12 @@ from engine.events import (
 )
 from engine.folded import FoldedItem
 from engine.history import Round
+from engine.item_style import ItemStyle
 from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
+from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.status import Reason, Status
 from engine.tokens import Span
@@ -78,14 +80,15 @@ class Response:
         mint_id: MintId,
         now: float,
         before: "Response | None" = None,
+        sealer: Sealer | None = None,
     ) -> None:
-        """before: the run that this one goes on from."""
+        """before: the run that this one goes on from. sealer: for a request that wants its reasoning sealed."""
         self.id = response_id
         self.request = request
         self.progress = Progress(choice=request.tool_choice)
         self.log = EventLog(settings.max_log_events)
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
-        self._writer = ItemWriter(self.log, mint_id, self._answers.made)
+        self._writer = ItemWriter(self.log, mint_id, self._answers.made, _style(request, sealer))
         self.round: Round | None = None
         if request.keeps_items:
             self.round = Round(before.round if before else None, request.items)
@@ -142,7 +145,8 @@ class Response:
         append may set another one for the steps after it.
         """
         limit = self.request.echo.max_output_tokens
-        return StepSpec(self.progress.choice, None if limit is None else max(limit - self.num_sampled, 0))
+        max_tokens = None if limit is None else max(limit - self.num_sampled, 0)
+        return StepSpec(self.progress.choice, max_tokens, top_logprobs=self.request.top_logprobs)
 
     def snapshot(self) -> ResponseObject:
         """The response object as of now, the final one when the run is over."""
@@ -169,8 +173,8 @@ class Response:
         """Log what one delta means. Raises BackendError for a call that no item can carry."""
         self._expect_in_progress()
         match delta:
-            case TextDelta(text):
-                self._writer.text(text)
+            case TextDelta(text, logprobs):
+                self._writer.text(text, logprobs)
             case ReasoningDelta(text):
                 self._writer.reasoning(text)
             case CallStart():
@@ -196,7 +200,11 @@ class Response:
         is_steered: it was interrupted for something the user said.
         """
         self._expect_in_progress()
-        self._close_item("completed" if end.reason == "stop" and not is_steered else "incomplete")
+        is_whole = end.reason == "stop" and not is_steered
+        self._close_item(
+            "completed" if is_whole else "incomplete",
+            is_final=is_whole and not self._answers.open and not self.progress.messages,
+        )
         self._log_joined()
         self.progress.num_steps += 1
         self.progress.step_ended(end.usage, timing)
@@ -331,8 +339,8 @@ class Response:
         if spans:
             self.log.append(ResponseTokens(sequence_number=self.log.next, response_id=self.id, spans=spans))
 
-    def _close_item(self, status: ItemStatus) -> None:
-        self._writer.close(status)
+    def _close_item(self, status: ItemStatus, *, is_final: bool = False) -> None:
+        self._writer.close(status, is_final=is_final)
         self.progress.is_step_whole = False
         self._add_to_round()
 
@@ -392,3 +400,12 @@ class Response:
             timing=so_far.timing,
             **changes,
         )
+
+
+def _style(request: RunRequest, sealer: Sealer | None) -> ItemStyle:
+    return ItemStyle(
+        summarises=request.wants_summary,
+        sealer=sealer if request.wants_sealed else None,
+        rates=request.top_logprobs is not None,
+        agent="/root" if request.lifecycle == "inject" else None,  # the beta's clients take no other for the answer
+    )

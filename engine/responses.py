@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from dataclasses import replace
 
 import msgspec
 import trio
@@ -9,13 +10,15 @@ import trio
 from engine import loop
 from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
-from engine.continuation import check_input
+from engine.continuation import Continuation, check_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.items import Item
 from engine.live import Live
-from engine.opening import Before, count_input, open_sequence, prepare, prepare_run
+from engine.opening import Before, count_input, open_given, open_sequence, prepare, prepare_run
 from engine.request import RunRequest
+from engine.resolving import look_up_items
 from engine.response import Response
+from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.usage import Timing
 
@@ -37,8 +40,9 @@ class Appended(msgspec.Struct, frozen=True):
 class Responses:
     """All runs of a server. Their tasks live in `nursery`, which must outlive every connection."""
 
-    def __init__(self, backend: Backend, settings: Settings, nursery: trio.Nursery) -> None:
+    def __init__(self, backend: Backend, settings: Settings, nursery: trio.Nursery, sealer: Sealer) -> None:
         self.backend = backend
+        self.sealer = sealer
         self._settings = settings
         self._nursery = nursery
         self._lives: dict[str, Live] = {}
@@ -63,8 +67,8 @@ class Responses:
         before it.
         """
         self._admit(principal)
-        checked = check_input(request.items, before.response.answers if before else None)
-        given, request = request.items, msgspec.structs.replace(request, items=checked.items)
+        given, checked = request.items, self._check(request, before)
+        request = msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
         opened = open_sequence(self.backend, request, response_id, before)
         try:
@@ -80,16 +84,26 @@ class Responses:
                 opened.sequence.close()
             raise
         response = Response(
-            response_id, request, self._settings, mint_id, wall_clock(), before.response if before else None
+            response_id,
+            request,
+            self._settings,
+            mint_id,
+            wall_clock(),
+            before.response if before else None,
+            self.sealer,
         )
         response.answers.answered(checked.answered)
         return self._start(response, principal, opened.sequence, extension)
 
     async def count_input(self, request: RunRequest, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
-        checked = check_input(request.items, before.response.answers if before else None)
-        asked = msgspec.structs.replace(request, items=checked.items)
+        asked = msgspec.structs.replace(request, items=self._check(request, before).items)
         return await count_input(self.backend, asked, request.items, before)
+
+    def _check(self, request: RunRequest, before: Before | None) -> Continuation:
+        """What is new in the input, as a model is to see it."""
+        checked = check_input(look_up_items(request.items), before.response.answers if before else None)
+        return replace(checked, items=open_given(checked.items, request.items, self.sealer))
 
     async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
         """Start a run that goes on from a completed one, with its settings, tokens and KV cache.

@@ -18,6 +18,7 @@ from engine.items import Call, Item, decode_item, type_of
 from engine.journal import FORMAT, StartRecord, StepRecord
 from engine.request import RunRequest
 from engine.response import Response
+from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.tokens import Span
 from engine.writer import MintId
@@ -39,10 +40,17 @@ class Recorded:
     request: RunRequest
     steps: list[_Step]
 
-    def revive(self, settings: Settings, mint_id: MintId, now: float, before: Response | None = None) -> Response:
+    def revive(
+        self,
+        settings: Settings,
+        mint_id: MintId,
+        now: float,
+        before: Response | None = None,
+        sealer: Sealer | None = None,
+    ) -> Response:
         """The run as of its last record. before: the run that it goes on from, where that is still known."""
         start = self.start
-        response = Response(start.response_id, self.request, settings, mint_id, start.created_at, before)
+        response = Response(start.response_id, self.request, settings, mint_id, start.created_at, before, sealer)
         response.answers.restore([], start.digests, [])
         response.start()
         for step in self.steps:

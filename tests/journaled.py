@@ -12,7 +12,7 @@ from engine.revival import Recorded, read
 from engine.settings import Settings
 from engine.tokens import Span, TokenLog
 from engine.writer import MintId
-from tests.machines import NOW, SETTINGS, Run, counting_ids, frozen, request
+from tests.machines import NOW, SEALER, SETTINGS, Run, counting_ids, frozen, request
 
 
 class JournaledRun(Run):
@@ -39,7 +39,7 @@ class JournaledRun(Run):
 
     def revived(self, settings: Settings = SETTINGS, mint_id: MintId | None = None) -> Response:
         """A machine made of what was written so far."""
-        return self.recorded().revive(settings, mint_id or counting_ids(), NOW + 100)
+        return self.recorded().revive(settings, mint_id or counting_ids(), NOW + 100, sealer=SEALER)
 
     def replace(self, response: Response) -> None:
         """Go on with another machine: its server died, and this one read the records."""

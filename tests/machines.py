@@ -17,10 +17,12 @@ from engine.frames import Create, decode_frame
 from engine.items import Item, decode_item
 from engine.request import Lifecycle, RunRequest, read_create
 from engine.response import Response
+from engine.sealing import KEY_BYTES, Sealer
 from engine.settings import Settings
 from engine.usage import Timing, count_usage
 
 SETTINGS = Settings()
+SEALER = Sealer(bytes(KEY_BYTES))
 NOW = 1_700_000_000.5
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 NOTE = {"type": "custom", "name": "note"}
@@ -84,7 +86,8 @@ class Run:
     """A Response that has started, and every event's JSON as it was when it was logged (`live`)."""
 
     def __init__(self, *, settings: Settings = SETTINGS, mint_id: Any = None, **fields: Any) -> None:
-        self.response = Response("resp_0", request(settings, **fields), settings, mint_id or counting_ids(), NOW)
+        asked = request(settings, **fields)
+        self.response = Response("resp_0", asked, settings, mint_id or counting_ids(), NOW, sealer=SEALER)
         self.live: list[bytes] = []
         self._decoded: list[dict[str, Any]] = []
         self.listen()

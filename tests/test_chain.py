@@ -277,6 +277,19 @@ async def test_what_cannot_be_injected_comes_back_with_the_reason(when):  # P50
         assert failed["error"]["code"] == expected
 
 
+async def test_the_message_that_is_the_answer_says_so():
+    async with open_served(STEPS, lifecycle="inject") as server, server.connect() as client:
+        await client.create()
+        frames = await client.until("response.output_item.done")
+        assert (frames[-1]["item"]["phase"], frames[-1]["item"]["agent"]) == ("commentary", {"agent_name": "/root"})
+        keys = [(await client.until("response.output_item.done"))[-1]["item"]["call_id"] for _ in range(2)]
+        await inject(client, frames[0]["response"]["id"], (keys[0], "a"), (keys[1], "b"))
+        ended = await client.step()
+        assert [item.get("phase") for item in ended[-1]["response"]["output"]] == [
+            "commentary", None, None, "final_answer",
+        ]  # fmt: skip
+
+
 async def test_a_bad_injection_loses_nothing():  # P50
     async with open_served(STEPS, lifecycle="inject") as server, server.connect() as client:
         await client.create()

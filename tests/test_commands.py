@@ -20,6 +20,7 @@ from engine.commands.backend import choose_backend
 from engine.commands.models import models_command
 from engine.commands.serve import Announcer, UsageError, read_settings
 from engine.errors import BackendError, RequestError
+from engine.keyfile import load_key
 from engine.server.app import serve
 from engine.settings import Settings
 
@@ -106,6 +107,30 @@ def test_serve_prints_its_url_and_a_hint_and_says_when_it_is_ready() -> None:
     assert said[0] == f"try: longloop run 'What is the weather in Paris?' --url {url}"
     readyz = url.replace("ws://", "http://").replace("/v1/responses", "/readyz")
     assert said[2] == f"ready: runs are sampled at once; {readyz} answers 200"
+
+
+def test_a_key_that_is_none_keeps_it_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "sealing.key").write_bytes(b"short")
+    done = longloop("serve", "--backend", "script:demo", "--port", "0", "--set", f"data_dir={tmp_path}")
+    assert done.returncode == 2
+    assert f"longloop: {tmp_path}/sealing.key has 5 bytes where a key has 64" in done.stderr
+
+
+async def test_serve_seals_with_the_key_in_its_data_folder(tmp_path: Path) -> None:
+    listening, settings = trio.Event(), Settings(port=0, data_dir=tmp_path)
+    serve_demo = partial(
+        serve,
+        ScriptBackend([resolve_scenario("demo")]),
+        settings,
+        on_listening=lambda port: listening.set(),
+        on_ready=lambda failure: None,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_demo)
+        with trio.fail_after(5):
+            await listening.wait()
+        nursery.cancel_scope.cancel()
+    assert load_key(tmp_path / "sealing.key") == (tmp_path / "sealing.key").read_bytes()
 
 
 class Unloadable(ScriptBackend):

@@ -113,7 +113,7 @@ async def test_generation_stops_when_the_client_has_left(autojump_clock):
 HISTORY = [
     {"type": "message", "role": "developer", "content": "Be short."},
     {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "x"},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yo", "annotations": []}]},
     {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "seen"}]},
@@ -128,7 +128,6 @@ HISTORY = [
     {"type": "apply_patch_call", "call_id": "c5", "operation": {"type": "delete_file", "path": "a"}},
     {"type": "apply_patch_call_output", "call_id": "c5", "status": "completed"},
     {"type": "mcp_call", "id": "m1", "name": "n", "server_label": "s", "arguments": "{}", "output": "o"},
-    {"type": "compaction", "encrypted_content": "x"},
 ]  # fmt: skip
 
 

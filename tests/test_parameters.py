@@ -90,6 +90,12 @@ def test_what_is_honoured_is_echoed(ask: Ask, name: str, value: Any) -> None:
     assert echo(ask, **{name: value})[name] == value
 
 
+def test_a_function_says_null_for_what_the_client_left_out(ask: Ask) -> None:
+    assert echo(ask, tools=[{"type": "function", "name": "f"}])["tools"] == [
+        {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}
+    ]
+
+
 # What may be said and has one meaning, or none, here: the field, the values it may have, and what the response shows.
 PLAIN: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
@@ -246,6 +252,34 @@ def test_compact_threshold(ask: Ask) -> None:
     assert ask().compact_threshold is None
     assert ask(context_management=[]).compact_threshold is None
     assert ask(context_management=[{"type": "compaction", "compact_threshold": 1000}]).compact_threshold == 1000
+
+
+@pytest.mark.parametrize(
+    ("fields", "top_logprobs"),
+    [
+        ({}, None),
+        ({"top_logprobs": 3}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 3}, 3),
+    ],
+)
+def test_log_probabilities_are_included_on_request(ask: Ask, fields: dict[str, Any], top_logprobs: int | None) -> None:
+    assert ask(**fields).top_logprobs == top_logprobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, (False, False)),
+        ({"include": ["reasoning.encrypted_content"]}, (True, False)),
+        ({"reasoning": {"effort": "low"}}, (False, False)),
+        ({"reasoning": {"summary": "detailed"}}, (False, True)),
+        ({"reasoning": {"generate_summary": "auto"}}, (False, True)),
+    ],
+)
+def test_how_reasoning_is_written(ask: Ask, fields: dict[str, Any], wanted: tuple[bool, bool]) -> None:
+    asked = ask(**fields)
+    assert (asked.wants_sealed, asked.wants_summary) == wanted
 
 
 # --- what differs between the two ways ---------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from engine.backends.base import ReasoningDelta, StepEnd, StepSpec, ToolChoice
+from engine.backends.base import ReasoningDelta, StepEnd, StepSpec, TextDelta, ToolChoice
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
+from engine.content import TokenLogprob
 from engine.errors import NotFound, RequestError, ServerError
 from engine.events import encode_event
 from engine.history import Round
-from engine.items import Item
+from engine.items import Item, Message, type_of
 from engine.journal import FORMAT, Journal, encode_start
 from engine.response import Response
 from engine.revival import past_of, read
@@ -122,6 +123,31 @@ def test_paused_run_waits_for_the_same_calls() -> None:
     assert "answered already" in refused(revived, output("call_0", "other")).message
     assert revived.commit(revived.check([output("call_1")]))
     assert revived.take_new_items() == [output("call_0"), output("call_1")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"include": ["reasoning.encrypted_content"]},
+        {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}},
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 0},
+        {"lifecycle": "inject"},
+    ],
+)
+def test_run_is_shown_as_its_client_asked_before_and_after(fields: dict[str, Any]) -> None:
+    run = JournaledRun(tools=TOOLS, **fields)
+    said = [ReasoningDelta("hm"), TextDelta("Hi", (TokenLogprob("Hi", [72, 105], -0.5),))]
+    run.step(*said, call())
+    live = list(run.live)
+    run.replace(run.revived())
+    assert run.replayed() == live
+    assert run.append(output("call_0"))
+    run.response.take_new_items()
+    run.step(*said)
+    first, second = ([one for one in run.response.output if type_of(one) == kind] for kind in ("reasoning", "message"))
+    for before, after in (first, second):
+        changes = {"id": before.id} | ({"phase": after.phase} if isinstance(after, Message) else {})
+        assert msgspec.structs.replace(before, **changes) == msgspec.structs.replace(after, **changes)
 
 
 def test_answers_since_the_last_record_are_due_again_and_a_half_step_is_gone() -> None:

@@ -10,18 +10,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
+from typing import Final
 
 import trio
 
 from engine.backends.base import Backend
 from engine.errors import BackendError, ServerError
+from engine.keyfile import load_key
 from engine.responses import Responses
+from engine.sealing import Sealer, new_key
 from engine.server.exchange import Answer, Request, error_answer
 from engine.server.http import serve_http
 from engine.server.routes import Routes, Service
 from engine.server.runs import RunRoutes
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
+
+_KEY_FILE: Final = "sealing.key"
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +72,13 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(backend: Backend, settings: Settings) -> AsyncIterator[App]:
-    """A server without a listener; tests give it streams of their own."""
+async def open_app(backend: Backend, settings: Settings, key: bytes | None = None) -> AsyncIterator[App]:
+    """A server without a listener; tests give it streams of their own.
+
+    key: what it seals with; without one, what it has sealed is lost with it.
+    """
     async with trio.open_nursery() as runs:
-        yield App(Responses(backend, settings, runs), settings)
+        yield App(Responses(backend, settings, runs, Sealer(key or new_key())), settings)
         runs.cancel_scope.cancel("the server stops")
 
 
@@ -85,10 +93,12 @@ async def serve(
 
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
     waiting for a model to load, or with what has kept one from loading.
-    Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken.
+    Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
+    KeyFileError.
     """
     _check_host(settings)
-    async with open_backend as backend, open_app(backend, settings) as app:
+    key = await trio.to_thread.run_sync(load_key, settings.data_dir / _KEY_FILE)
+    async with open_backend as backend, open_app(backend, settings, key) as app:
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)
