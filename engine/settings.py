@@ -16,6 +16,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 
+EventNames = Literal["openai", "open_responses"]
 LifecycleName = Literal["append", "chain", "inject"]
 
 
@@ -44,6 +45,10 @@ class Settings(BaseSettings):
     lifecycle: LifecycleName = Field("chain", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
+
+    event_names: EventNames = Field(
+        "openai", description="whose names raw reasoning events have: reasoning_text.* or, open_responses, reasoning.*"
+    )
 
     # what it keeps
     store: Literal["sqlite", "none"] = Field("sqlite", description="where stored responses and conversations go")

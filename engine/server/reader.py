@@ -9,8 +9,9 @@ from typing import Final
 
 import trio
 
-from engine.events import Event, ResponseFailed, encode_event
+from engine.events import Event, ResponseFailed
 from engine.live import Live
+from engine.outgoing import EventForm, type_of_event
 from engine.server.sse import sse_error, sse_event
 
 _BATCH: Final = 16  # events in one write; guessed, not measured
@@ -19,8 +20,9 @@ _BATCH: Final = 16  # events in one write; guessed, not measured
 class Reader:
     """Batches of server-sent events up to the run's end, or just the wait for that."""
 
-    def __init__(self, live: Live, next_seq: int) -> None:
+    def __init__(self, live: Live, next_seq: int, form: EventForm) -> None:
         self._live = live
+        self._form = form
         self._wake = trio.Event()
         self.cursor = live.attach(next_seq, self._set_awake, reads_to_end=True)
 
@@ -46,21 +48,24 @@ class Reader:
             if not self._live.response.is_open:
                 raise StopAsyncIteration
             await self._wait()
-        return [chunk for event in self.cursor.read_nowait(_BATCH) for chunk in _chunks(event)]
+        return [chunk for event in self.cursor.read_nowait(_BATCH) for chunk in self._chunks(event)]
+
+    def _chunks(self, event: Event) -> Iterator[bytes]:
+        if isinstance(event, ResponseFailed) and (failure := event.response.error):
+            # Numbered as the event before it, since it is none of the run's; who goes on from there gets what follows.
+            yield sse_error(failure.code, failure.message, event.sequence_number - 1)
+        data = self._form.encode(event)
+        yield sse_event(type_of_event(data), data)
+
+
+_PLAIN: Final = EventForm()
 
 
 @contextmanager
-def open_reader(live: Live, next_seq: int | None = None) -> Iterator[Reader]:
+def open_reader(live: Live, next_seq: int | None = None, form: EventForm = _PLAIN) -> Iterator[Reader]:
     """A reader of the run from event `next_seq` on, or from now on. Raises RequestError when it cannot begin there."""
-    reader = Reader(live, live.response.log.next if next_seq is None else next_seq)
+    reader = Reader(live, live.response.log.next if next_seq is None else next_seq, form)
     try:
         yield reader
     finally:
         live.detach(reader.cursor)
-
-
-def _chunks(event: Event) -> Iterator[bytes]:
-    if isinstance(event, ResponseFailed) and (failure := event.response.error):
-        # Numbered as the event before it, since it is none of the run's; who goes on from there gets what follows.
-        yield sse_error(failure.code, failure.message, event.sequence_number - 1)
-    yield sse_event(str(event.__struct_config__.tag), encode_event(event))

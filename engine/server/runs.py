@@ -16,6 +16,7 @@ from engine.clock import now_ms
 from engine.errors import RequestError
 from engine.live import Live
 from engine.opening import Before, previous_not_found
+from engine.outgoing import EventForm
 from engine.request import RunRequest, read_create_body
 from engine.responses import Responses
 from engine.server.access import principal
@@ -31,9 +32,10 @@ _ONE: Final = "/v1/responses/{id}"
 
 
 class ReadQuery(msgspec.Struct, frozen=True):
-    """How a run is to be read: at once, or its events behind `starting_after` (-1 for all)."""
+    """How a run is to be read: at once, or its events behind `starting_after` (-1 for all), padded on request."""
 
     stream: bool = False
+    include_obfuscation: bool = False
     starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
 
 
@@ -63,7 +65,7 @@ class RunRoutes:
         live = await self._responses.create(asked, principal(request.head), self._before(asked))
         live.validate_ms = validate_ms
         if body.stream:
-            return self._stream(live, 0)
+            return self._stream(live, 0, is_padded=asked.wants_padding)
         if not asked.echo.background:
             with open_reader(live) as reader:
                 await reader.wait_end()
@@ -90,7 +92,7 @@ class RunRoutes:
         live = self._find(request)
         query = read_query(request.head, ReadQuery)
         if query.stream:
-            return self._stream(live, query.starting_after + 1)
+            return self._stream(live, query.starting_after + 1, is_padded=query.include_obfuscation)
         return json_answer(live.response.snapshot())
 
     async def _cancel(self, request: Request) -> Answer:
@@ -107,9 +109,10 @@ class RunRoutes:
     def _find(self, request: Request) -> Live:
         return self._responses.find(request.params["id"], principal(request.head))
 
-    def _stream(self, live: Live, next_seq: int) -> StreamedAnswer:
-        return StreamedAnswer(partial(self._send_events, live, next_seq), SSE_HEADERS)
+    def _stream(self, live: Live, next_seq: int, *, is_padded: bool) -> StreamedAnswer:
+        form = EventForm(self._settings.event_names, is_padded)
+        return StreamedAnswer(partial(self._send_events, live, next_seq, form), SSE_HEADERS)
 
-    async def _send_events(self, live: Live, next_seq: int, send: Send) -> None:
-        with open_reader(live, next_seq) as reader:
+    async def _send_events(self, live: Live, next_seq: int, form: EventForm, send: Send) -> None:
+        with open_reader(live, next_seq, form) as reader:
             await send_events(send, reader, self._settings.sse_keep_alive_s)

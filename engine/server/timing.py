@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from engine.events import Terminal, TimingReport, encode_frame
+from engine.events import Terminal, TimingReport
+from engine.outgoing import encode_frame
 
 
 def timing_frame(event: Terminal) -> bytes:

@@ -18,10 +18,11 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from engine.clock import now_ms
 from engine.errors import EngineError, NotFound, RequestError, ServerError
-from engine.events import encode_event, encode_frame, with_lane
+from engine.events import encode_event
 from engine.frames import Append, Inject
 from engine.items import Answer, answer_key
 from engine.live import Cursor, Live, is_terminal
+from engine.outgoing import EventForm, encode_frame, with_lane
 from engine.request import read_append, read_create, read_input
 from engine.response import Response
 from engine.responses import Appended, Responses
@@ -317,11 +318,12 @@ class Connection:
             self._put_events(stream_id, cursor, limit)
 
     def _put_events(self, stream_id: str | None, cursor: Cursor, limit: int) -> None:
+        form = EventForm(self._settings.event_names, cursor.live.response.request.wants_padding)
         for event in cursor.read_nowait(limit):
             if is_terminal(event):
                 self._finish_step(stream_id, event)
             else:
-                self._stream.put_text(with_lane(encode_event(event), stream_id))
+                self._stream.put_text(with_lane(form.encode(event), stream_id))
 
     async def _flush(self) -> None:
         if reason := self._ws.closed:
