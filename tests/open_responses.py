@@ -238,6 +238,35 @@ class ArgumentsDone(Event):
     arguments: str
 
 
+class OfSummary(Event):
+    item_id: str
+    output_index: int
+    summary_index: int
+
+
+class SummaryPart(OfSummary):
+    type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    part: Part
+
+
+class SummaryDelta(OfSummary):
+    type: Literal["response.reasoning_summary_text.delta"]
+    delta: str
+
+
+class SummaryDone(OfSummary):
+    type: Literal["response.reasoning_summary_text.done"]
+    text: str
+
+
+class Compacting(Event):
+    """OpenAI's; the suite sees it where a response compacts by itself, which none of its tests does."""
+
+    type: Literal["response.compaction.compacting"]
+    item_id: str
+    output_index: int
+
+
 class ErrorBody(Strict):
     type: str
     code: str
@@ -260,6 +289,9 @@ class SocketError(Strict):
     error: ErrorBody
 
 
-_OF_RUN = OfResponse | OfItem | OfPart | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone
+_OF_RUN = (
+    OfResponse | OfItem | OfPart | TextDelta | TextDone | SummaryPart | SummaryDelta | SummaryDone
+    | ArgumentsDelta | ArgumentsDone | Compacting
+)  # fmt: skip
 StreamEvent: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_RUN | StreamError, Field(discriminator="type")])
 SocketEvent: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_RUN | SocketError, Field(discriminator="type")])

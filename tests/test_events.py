@@ -3,20 +3,17 @@
 from typing import Any, get_args
 
 import msgspec
-import pytest
 
 from engine.events import (
     TERMINAL_TYPES,
     Event,
     FinalEvent,
-    OutputTextDelta,
     ResponseDone,
     ResponseObject,
     Terminal,
     encode_event,
-    encode_frame,
-    with_lane,
 )
+from engine.item_events import OutputTextDelta
 
 # What Open Responses requires of a response object, and what each key may hold (facts/responses-api.md, 3.2).
 REQUIRED: dict[str, tuple[Any, ...]] = {
@@ -80,14 +77,3 @@ def test_event_starts_with_its_type() -> None:
         "logprobs": [],
     }
     assert encode_event(event).startswith(b'{"type":"response.output_text.delta"')
-
-
-@pytest.mark.parametrize("lane", ["a", "A-b_c.9"])
-def test_named_lane_is_echoed(lane: str) -> None:
-    frame = encode_frame({"type": "error", "error": {"code": "x"}})
-    assert msgspec.json.decode(with_lane(frame, lane)) == msgspec.json.decode(frame) | {"stream_id": lane}
-
-
-def test_default_lane_is_never_echoed() -> None:
-    frame = encode_frame({"type": "error"})
-    assert with_lane(frame, None) == frame

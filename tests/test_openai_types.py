@@ -1,51 +1,17 @@
 """Every event, as openai-python's own types read it: strictly, with every required field and no stray null."""
 
+import json
 from typing import Any
 
 import pytest
 
-from engine.backends.base import CallDelta, CallEnd, CallStart, ReasoningDelta
-from engine.errors import ServerError
-from tests.machines import NOTE, NOW, WEATHER, Run, call, output, stop
+from engine.backends.base import ReasoningDelta
+from tests.all_events import OURS, TOOLS, agent_events, all_kinds_of_events
+from tests.machines import Run, call, output
 
 pytestmark = pytest.mark.peer
 
-TOOLS = [WEATHER, NOTE, {"type": "local_shell"}, {"type": "shell"}, {"type": "apply_patch"}]
-ACTIONS: list[tuple[Any, str]] = [
-    ("local_shell_call", '{"command":["ls"]}'),
-    ("shell_call", '{"commands":["ls","pwd"]}'),
-    ("apply_patch_call", '{"type":"create_file","path":"a","diff":"+x"}'),
-    ("computer_call", '{"type":"screenshot"}'),
-    ("tool_search_call", '{"query":"q"}'),
-]
-
-
-def all_kinds_of_events() -> list[dict[str, Any]]:
-    """The events of runs in which everything happens that a run can say."""
-    run = Run(tools=TOOLS, metadata={"k": "v"}, reasoning={"effort": "low"}, text={"verbosity": "low"})
-    run.feed(
-        ReasoningDelta("hm"), "Hi", " there", call('{"city":"Bern"}'), call("x", name="note", kind="custom_tool_call")
-    )
-    for kind, text in ACTIONS:
-        run.feed([CallStart(kind, kind.removesuffix("_call")), CallDelta(text), CallEnd()])
-    run.feed([CallStart("mcp_approval_request", "f", server_label="crm"), CallDelta("{}"), CallEnd()])
-    run.step()
-    cut = Run(tools=TOOLS).step("half", end=stop("max_output_tokens"))
-    cut_call = Run(tools=TOOLS).step(
-        [CallStart("function_call", "weather"), CallDelta("{")], end=stop("max_output_tokens")
-    )
-    failed = Run()
-    failed.response.fail(ServerError("no"), NOW)
-    finished = Run(tools=TOOLS).step(call())
-    finished.append(output("call_0"))
-    finished.response.take_new_items()
-    finished.step("done")
-    return [event for one in (run, cut, cut_call, failed, finished) for event in one.events]
-
-
 EVENTS = all_kinds_of_events()
-# Ours alone; openai-python keeps it as a dict (facts/responses-api.md, 2.3).
-OURS = {"response.done", "response.tokens"}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +28,18 @@ def adapter() -> Any:
 def test_event_is_one_of_openais(adapter: Any, type_: str) -> None:
     for event in EVENTS:
         if event["type"] == type_:
-            parsed = adapter.validate_python(event)
+            parsed = adapter.validate_json(json.dumps(event), strict=True)
             assert parsed.type == type_
             assert parsed.sequence_number == event["sequence_number"]
+
+
+def test_an_agents_events_are_the_betas(adapter: Any) -> None:
+    from openai.types.beta import BetaResponseInjectCreatedEvent, BetaResponseStreamEvent  # as above
+    from pydantic import TypeAdapter
+
+    beta: Any = TypeAdapter(BetaResponseStreamEvent | BetaResponseInjectCreatedEvent)
+    said = {str(beta.validate_json(json.dumps(event), strict=True).type) for event in agent_events()}
+    assert "response.completed" in said
 
 
 def test_types_are_strict_enough_to_mean_something(adapter: Any) -> None:

@@ -382,6 +382,16 @@ def test_message_to_a_run_that_is_not_kept_open_is_refused() -> None:
 # --- rules 14 and 15 ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("fields", "top_logprobs"),
+    [({"top_logprobs": 2}, None), ({"top_logprobs": 2, "include": ["message.output_text.logprobs"]}, 2)],
+)
+def test_every_step_is_asked_for_log_probabilities_if_the_client_wants_them(
+    fields: dict[str, Any], top_logprobs: int | None
+) -> None:
+    assert Run(**fields).response.step_spec().top_logprobs == top_logprobs
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
 def test_forced_choice_holds_until_the_first_call(choice: Any) -> None:  # P24
     run = Run(tools=TOOLS, tool_choice=choice)
