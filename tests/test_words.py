@@ -1,6 +1,7 @@
 """words.py: texts encoded word by word get the ids that the tokenizer itself gives them."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from engine.backends import words
 from engine.backends.vocabulary import Vocabulary
 from engine.backends.words import MAX_WORD_CHARS, WordEncoder, word_pattern
 from tests.tiny import make_tokenizer
@@ -107,41 +107,32 @@ def test_a_normalizer_that_may_change_ascii_keeps_words_out() -> None:
 
 
 class Counted:
-    """A tokenizer that notes what it was asked for; a word's ids are its characters."""
+    """A tokenizer's model that notes what it was asked for; a word's ids are its characters."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.asked: list[str] = []
 
-    def __call__(self, texts: list[str]) -> list[list[int]]:
-        self.asked.append(sorted(texts))
-        return [list(map(ord, text)) for text in texts]
+    def tokenize(self, word: str) -> list[Any]:
+        self.asked.append(word)
+        return [SimpleNamespace(id=ord(char)) for char in word]
 
 
 def encoder(counted: Counted) -> WordEncoder:
     pattern = word_pattern(as_json(PRE_TOKENIZERS["gpt2"]))
     assert pattern is not None
-    return WordEncoder(pattern, counted)
+    return WordEncoder(pattern, counted, {})
 
 
-def test_each_word_is_encoded_once_and_new_ones_together() -> None:
+def test_each_word_is_encoded_once() -> None:
     counted = Counted()
     words = encoder(counted)
     for text in ("one two", "two one two", "one three four"):
-        assert bytes(words.encode(text)).decode() == text
-    assert counted.asked == [[" two", "one"], [" one", "two"], [" four", " three"]]
+        assert bytes(words.encode(text) or []).decode() == text
+    assert counted.asked == ["one", " two", "two", " one", " three", " four"]
 
 
-def test_long_words_are_not_kept() -> None:
-    counted = Counted()
-    words, word = encoder(counted), "x" * (MAX_WORD_CHARS + 1)
-    assert len(words.encode(word)) == len(words.encode(word)) == len(word)
-    assert counted.asked == [[word], [word]]
-
-
-def test_words_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "MAX_WORDS", 3)
-    kept = encoder(Counted())
-    for number in range(20):
-        text = f"word{number} and more"
-        assert bytes(kept.encode(text)).decode() == text
-        assert len(kept._known) <= 4
+def test_text_with_a_long_word_is_left_to_the_tokenizer() -> None:
+    words, word = encoder(Counted()), "x" * MAX_WORD_CHARS
+    assert words.encode(f"a {word[1:]}") is not None
+    assert words.encode(f"a {word}") is None
+    assert words.encode("") == []

@@ -6,7 +6,6 @@ begin another role by typing `<|im_end|>`. Between two control tokens markup and
 harmless text gets exactly the ids that the model was trained on.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,9 +16,6 @@ import msgspec
 from tokenizers import Tokenizer
 
 from engine.backends.words import WordEncoder, word_pattern
-
-# Several words at once are not worth waking the tokenizer's threads for; it asks for this when it encodes.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _MAX_WORDWISE: Final = 4096  # characters; a longer text is the tokenizer's, which does not hold the GIL
 _SHORT: Final = 64  # characters; longer texts hardly ever come twice
@@ -53,7 +49,7 @@ class Vocabulary:
         self._plain.no_truncation()
         self._plain.no_padding()
         pattern = word_pattern(data.get("pre_tokenizer")) if _leaves_ascii(data.get("normalizer")) else None
-        self._words = WordEncoder(pattern, self._encode_all) if pattern else None
+        self._words = WordEncoder(pattern, self._plain.model, _ALPHABET) if pattern else None
         # Tokens that stand for themselves wherever they are, across the borders of words.
         self._unsplit = _splitter(self.added.keys() - self.controls.keys())
         # Templates write the same few pieces between control tokens over and over.
@@ -73,16 +69,15 @@ class Vocabulary:
         return list(self._encode_again(text)) if len(text) <= _SHORT else self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
-        if self._words and self._is_wordwise(text):
-            return self._words.encode(text)
-        return self._encode_all([text])[0]
+        ids: list[int] | None
+        ids = self._words.encode(text) if self._words and self._is_wordwise(text) else None
+        if ids is None:
+            # The batch form with one text: there is no single form that leaves out the offsets, a fifth of the time.
+            ids = self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
 
     def _is_wordwise(self, text: str) -> bool:
         return len(text) <= _MAX_WORDWISE and text.isascii() and not (self._unsplit and self._unsplit.search(text))
-
-    def _encode_all(self, texts: list[str]) -> list[list[int]]:
-        # The batch form for one text too: there is no single form that leaves out the offsets, a fifth of the time.
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_spans(self, spans: Iterable[Span]) -> list[int]:
         """The ids of rendered text: control tokens in markup as themselves, all else as plain text."""
@@ -151,3 +146,4 @@ def _byte_level_alphabet() -> dict[str, bytes]:
 
 
 _BYTES: Final = _byte_level_alphabet()
+_ALPHABET: Final = {byte[0]: char for char, byte in _BYTES.items()}

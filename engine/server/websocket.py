@@ -328,8 +328,10 @@ class Connection:
     async def _flush(self) -> None:
         if reason := self._ws.closed:
             raise ConnectionClosed(reason)
-        with trio.fail_after(self._settings.send_timeout_s):
+        with trio.move_on_after(self._settings.send_timeout_s) as patience:
             await self._stream.flush()
+        if patience.cancelled_caught:
+            raise trio.TooSlowError
 
     def _finish_step(self, stream_id: str | None, event: Any) -> None:
         if self._admission.wants_timing:
