@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engine.request import RunRequest
 from engine.resolving import seal_reasoning
 from engine.scaffold import Scaffold
 from engine.scaffold_message import MessageScaffold, RatedMessageScaffold
@@ -37,3 +38,13 @@ class ItemStyle(msgspec.Struct, frozen=True):
         if isinstance(scaffold, ReasoningScaffold | SummaryScaffold) and self.sealer:
             return msgspec.structs.replace(scaffold, encrypted_content=seal_reasoning(text, self.sealer))
         return scaffold
+
+
+def style_of(request: RunRequest, sealer: Sealer | None) -> ItemStyle:
+    """The style that a request asks for; without a sealer nothing is sealed."""
+    return ItemStyle(
+        summarises=request.wants_summary,
+        sealer=sealer if request.wants_sealed else None,
+        rates=request.top_logprobs is not None,
+        agent="/root" if request.lifecycle == "inject" else None,  # the beta's clients take no other for the answer
+    )

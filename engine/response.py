@@ -49,7 +49,7 @@ from engine.events import (
 )
 from engine.folded import FoldedItem
 from engine.history import Round
-from engine.item_style import ItemStyle
+from engine.item_style import style_of
 from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
@@ -88,7 +88,7 @@ class Response:
         self.progress = Progress(choice=request.tool_choice)
         self.log = EventLog(settings.max_log_events)
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
-        self._writer = ItemWriter(self.log, mint_id, self._answers.made, _style(request, sealer))
+        self._writer = ItemWriter(self.log, mint_id, self._answers.made, style_of(request, sealer))
         self.round: Round | None = None
         if request.keeps_items:
             self.round = Round(before.round if before else None, request.items)
@@ -400,12 +400,3 @@ class Response:
             timing=so_far.timing,
             **changes,
         )
-
-
-def _style(request: RunRequest, sealer: Sealer | None) -> ItemStyle:
-    return ItemStyle(
-        summarises=request.wants_summary,
-        sealer=sealer if request.wants_sealed else None,
-        rates=request.top_logprobs is not None,
-        agent="/root" if request.lifecycle == "inject" else None,  # the beta's clients take no other for the answer
-    )
