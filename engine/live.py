@@ -18,6 +18,7 @@ from engine.events import TERMINAL_TYPES, Event
 from engine.response import Response
 from engine.settings import Settings
 from engine.status import Reason, Status
+from engine.tokens import Span
 
 
 class SlowReader(trio.TooSlowError):
@@ -73,6 +74,7 @@ class Live:
         self.scope = trio.CancelScope()
         self.extension: Extension | None = None
         self.tokens_seen = 0
+        self._num_tokens: int | None = None  # of its sequence's log, once another run goes on with that
         self.is_draining = False
         self.wants_interrupt = False
         self.queue_ms = 0.0
@@ -216,7 +218,12 @@ class Live:
     def hand_over(self) -> Sequence:
         """The sequence, for the one run that goes on from this one."""
         self._is_closed = True
+        self._num_tokens = self.sequence.tokens.total
         return self.sequence
+
+    def spans(self) -> list[Span]:
+        """The token log of everything that the run's context has held. Empty on backends that see no tokens."""
+        return list(self.sequence.tokens.since(0, self._num_tokens))
 
 
 def is_terminal(event: Event) -> bool:

@@ -112,15 +112,16 @@ class TokenLog:
         end = self._segments[segment + 1] if segment + 1 < len(self._segments) else len(self._ids)
         return self._ids[self._segments[segment] : end]
 
-    def since(self, position: int) -> Iterator[Span]:
-        """Spans from `position` (see `total`) to the end: cost follows what is returned."""
+    def since(self, position: int, stop: int | None = None) -> Iterator[Span]:
+        """Spans from `position` (see `total`) to `stop` or the end: cost follows what is returned."""
+        stop = len(self._ids) if stop is None else stop
         index = len(self._starts)
         while index > 0 and self._starts[index - 1] > position:
             index -= 1
         index = max(index - 1, 0)
         for number in range(index, len(self._starts)):
             start = max(self._starts[number], position)
-            end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self._ids)
+            end = min(self._starts[number + 1] if number + 1 < len(self._starts) else stop, stop)
             if start < end:
                 yield self._span(number, start, end)
 

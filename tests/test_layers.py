@@ -40,6 +40,7 @@ LAYERS: dict[str, str] = {
         server/access
         server/app
         server/coding
+        server/contents
         server/exchange
         server/frame_stream
         server/handshake
@@ -127,6 +128,7 @@ LAYERS: dict[str, str] = {
         history
         item_style
         journal
+        listing
         log
         outgoing
         parameters

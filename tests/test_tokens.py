@@ -56,6 +56,9 @@ def test_any_history_reads_back_from_any_position(moves: list[tuple[str, list[in
             start = starts[span.segment] if span.segment < len(starts) else len(model) - len(context)
             assert span.ids and span.offset == place - start
             place += len(span.ids)
+        for stop in range(position, len(model)):
+            cut = [(span.segment, kind(span), one) for span in log.since(position, stop) for one in span.ids]
+            assert cut == model[position:stop]
         borders = pairwise(spans)
         assert all((a.segment, kind(a)) != (b.segment, kind(b)) for a, b in borders)
 

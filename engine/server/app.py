@@ -19,6 +19,7 @@ from engine.errors import BackendError, ServerError
 from engine.keyfile import load_key
 from engine.responses import Responses
 from engine.sealing import Sealer, new_key
+from engine.server.contents import ContentRoutes
 from engine.server.exchange import Answer, Request, error_answer
 from engine.server.http import serve_http
 from engine.server.routes import Routes, Service
@@ -39,7 +40,8 @@ class App:
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
-        self._routes = Routes(self.service, settings, RunRoutes(responses, settings).rows())
+        rows = [*RunRoutes(responses, settings).rows(), *ContentRoutes(responses).rows()]
+        self._routes = Routes(self.service, settings, rows)
         self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
 
     def service(self) -> Service:
