@@ -29,5 +29,29 @@ class Round:
         return [item for node in reversed(rounds) for item in (*node.given, *map(_unfolded, node.made))]
 
 
+class Rounds:
+    """The rounds of one run, if they are kept at all. `newest` is None when they are not."""
+
+    def __init__(self, before: Round | None, given: list[Item], *, is_kept: bool) -> None:
+        self.newest = Round(before, given) if is_kept else None
+        self._num_made = 0
+
+    def give(self, items: list[Item]) -> None:
+        """A step begins with what the client gave."""
+        if self.newest is not None:
+            self.newest = Round(self.newest, items)
+
+    def make(self, finished: list[FoldedItem | Call]) -> None:
+        """All that the run has finished so far."""
+        if self.newest is not None:
+            self.newest.made += finished[self._num_made :]
+            self._num_made = len(finished)
+
+    def replace(self, window: list[Item], finished: list[FoldedItem | Call]) -> None:
+        """These items stand for everything before."""
+        self.newest = Round(None, window)
+        self._num_made = len(finished)
+
+
 def _unfolded(entry: FoldedItem | Call) -> Item:
     return entry.item() if isinstance(entry, FoldedItem) else entry

@@ -11,6 +11,7 @@ import trio
 
 from engine.backends.base import Extension, StepEnd
 from engine.clock import now_ms, wall_clock
+from engine.compaction import summarise, window_of
 from engine.errors import BackendError, EngineError, RequestError, ServerError
 from engine.live import Live
 from engine.settings import Settings
@@ -42,11 +43,15 @@ async def run(live: Live, prepared: Timing, settings: Settings) -> None:
 async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
     response = live.response
     wait_ms = 0.0
+    if response.request.compacts_first:
+        prepared += await _compact(live, settings)
     if not response.request.generate:
         usage = count_usage(live.sequence.num_context_tokens, 0)
         response.complete_without_sampling(usage, _given(live, prepared, 0.0), wall_clock())
         return
     while True:
+        if _is_too_long(live):
+            prepared += await _compact(live, settings)
         await _sample(live, _given(live, prepared, wait_ms), settings)
         if not response.is_open:
             return
@@ -62,6 +67,27 @@ async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
                 raise
             response.end("context_length_exceeded", wall_clock())
             return
+
+
+def _is_too_long(live: Live) -> bool:
+    threshold = live.response.request.compact_threshold
+    return threshold is not None and live.sequence.num_context_tokens > threshold
+
+
+async def _compact(live: Live, settings: Settings) -> Timing:
+    """Put a summary in the place of the context, and say so. Returns what it took."""
+    response, sequence = live.response, live.sequence
+    assert response.round is not None, "a run that may compact keeps its items"
+    response.start_compaction()
+    live.notify()
+    summary = await summarise(sequence, response.id, settings.max_summary_tokens)
+    window = window_of(response.round.items(), summary.text, settings.max_kept_chars)
+    sequence.restart()
+    extension = await sequence.prepare(window)
+    sequence.commit(extension)
+    response.end_compaction(window, summary.usage)
+    live.notify()
+    return summary.timing + times_of(extension)
 
 
 def times_of(extension: Extension) -> Timing:

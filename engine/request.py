@@ -38,12 +38,13 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     wants_sealed: bool = False
     wants_summary: bool = False
     compact_threshold: int | None = None
+    compacts_first: bool = False
     lifecycle: Lifecycle = "append"
 
     @property
     def keeps_items(self) -> bool:
-        """Whether another run may need this one's items; in the append lifecycle its tokens are enough."""
-        return self.lifecycle != "append"
+        """Whether its items may be needed again: by a run that goes on from it, or to make its context shorter."""
+        return self.lifecycle != "append" or self.compact_threshold is not None or self.compacts_first
 
     @property
     def previous_response_id(self) -> str | None:

@@ -48,12 +48,13 @@ from engine.events import (
     ResponseTokens,
 )
 from engine.folded import FoldedItem
-from engine.history import Round
+from engine.history import Round, Rounds
 from engine.item_style import style_of
 from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
+from engine.resolving import seal_window
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.status import Reason, Status
@@ -84,15 +85,13 @@ class Response:
     ) -> None:
         """before: the run that this one goes on from. sealer: for a request that wants its reasoning sealed."""
         self.id = response_id
+        self._sealer = sealer
         self.request = request
         self.progress = Progress(choice=request.tool_choice)
         self.log = EventLog(settings.max_log_events)
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
         self._writer = ItemWriter(self.log, mint_id, self._answers.made, style_of(request, sealer))
-        self.round: Round | None = None
-        if request.keeps_items:
-            self.round = Round(before.round if before else None, request.items)
-        self._num_recorded = 0  # finished items that are in a round
+        self._rounds = Rounds(before.round if before else None, request.items, is_kept=request.keeps_items)
         self._created_at = int(now)
         self._joined: list[Span] = []
 
@@ -112,6 +111,11 @@ class Response:
     def output(self) -> list[Item]:
         """The finished items of the whole run."""
         return self._writer.output
+
+    @property
+    def round(self) -> Round | None:
+        """Its newest round and all before it, if its items are kept."""
+        return self._rounds.newest
 
     @property
     def answers(self) -> Answers:
@@ -189,6 +193,19 @@ class Response:
             case _:
                 assert_never(delta)
 
+    def start_compaction(self) -> None:
+        """The context is being made shorter."""
+        self._expect_in_progress()
+        self._writer.start_compaction()
+
+    def end_compaction(self, window: list[Item], usage: Usage) -> None:
+        """From here on these items stand for everything before. `usage` is what it took to sum it up."""
+        self._expect_in_progress()
+        assert self._sealer is not None
+        self._writer.end_compaction(seal_window(window, self._sealer))
+        self.progress.run_usage += usage
+        self._rounds.replace(window, self._writer.finished)
+
     def tokens_joined(self, spans: list[Span]) -> None:
         """Note token ids that are new in the context; they are logged when the step ends, after its last item."""
         self._expect_in_progress()
@@ -230,8 +247,7 @@ class Response:
         """What the client gave for the next step: outputs in the order of the calls, then messages."""
         self._expect_in_progress()
         items: list[Item] = [*self._answers.take(), *self.progress.take_messages()]
-        if self.round is not None:
-            self.round = Round(self.round, items)
+        self._rounds.give(items)
         return items
 
     def peek_new_items(self, batch: Batch) -> list[Item]:
@@ -313,10 +329,10 @@ class Response:
 
     def restore_round(self, given: list[Item], made: list[FoldedItem | Call]) -> None:
         """Have been given these items, if any, and have made those; log and progress are restored by themselves."""
-        if given and self.round is not None:
-            self.round = Round(self.round, given)
+        if given:
+            self._rounds.give(given)
         self._writer.restore(made)
-        self._add_to_round()
+        self._rounds.make(self._writer.finished)
 
     def restore_end(
         self, completed_at: int, error: ErrorDetails | None, incomplete_details: IncompleteDetails | None
@@ -342,12 +358,7 @@ class Response:
     def _close_item(self, status: ItemStatus, *, is_final: bool = False) -> None:
         self._writer.close(status, is_final=is_final)
         self.progress.is_step_whole = False
-        self._add_to_round()
-
-    def _add_to_round(self) -> None:
-        if self.round is not None:
-            self.round.made += self._writer.finished[self._num_recorded :]
-            self._num_recorded = len(self._writer.finished)
+        self._rounds.make(self._writer.finished)
 
     def _stop_for_calls(self, now: float) -> None:
         """The client is to answer: as an answer to this run, or with a run that goes on from it."""

@@ -12,7 +12,7 @@ from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.continuation import Continuation, check_input
 from engine.errors import NotFound, RequestError, ServerError
-from engine.items import Item
+from engine.items import CompactionTrigger, Item
 from engine.live import Live
 from engine.opening import Before, count_input, open_given, open_sequence, prepare, prepare_run
 from engine.request import RunRequest
@@ -67,6 +67,7 @@ class Responses:
         before it.
         """
         self._admit(principal)
+        request = _with_trigger(request)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
@@ -213,6 +214,16 @@ class Responses:
 def _is_read_later(response: Response) -> bool:
     """Whether somebody may ask for the response who does not read it while it ends."""
     return response.request.echo.resumable or response.request.echo.background
+
+
+def _with_trigger(request: RunRequest) -> RunRequest:
+    """The request with what a `compaction_trigger` among its items asks for: as the last one, for nothing else."""
+    items = [item for item in request.items if not isinstance(item, CompactionTrigger)]
+    if len(items) == len(request.items):
+        return request
+    is_all = isinstance(request.items[-1], CompactionTrigger)
+    generate = request.generate and not is_all
+    return msgspec.structs.replace(request, items=items, compacts_first=True, generate=generate)
 
 
 def _check_can_continue(previous: Live) -> None:

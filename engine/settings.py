@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     max_lanes: Count = Field(32, description="named lanes of one connection")
     max_in_flight: Count = Field(16, description="runs of one connection that sample at a time; more wait")
     max_queued: Count = Field(64, description="creates of one connection that wait")
+    max_summary_tokens: Count = Field(512, description="tokens of the summary that a compaction makes")
+    max_kept_chars: Count = Field(20_000, description="characters of user messages that a compaction keeps as they are")
     max_steers: Count = Field(16, description="steers that wait for one response")
     max_runs_per_principal: Count = Field(1024, description="open runs, paused ones included, of one key")
     max_streamed_output_chars: Count = Field(16 << 20, description="one output given in parts")

@@ -121,6 +121,7 @@ LAYERS: dict[str, str] = {
         backends/words
         bodies
         calls
+        compaction
         continuation
         echo
         folded
