@@ -9,6 +9,7 @@ import typer
 
 from engine.backends.pretrained import DEFAULT_MODEL
 from engine.commands.bench import memory_command, stream_command, turn_command
+from engine.commands.compare import compare_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
@@ -122,11 +123,26 @@ def models(
         fetch_command(DEFAULT_MODEL if fetch == "default" else fetch)
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
+
+
+@app.command()
+def compare(
+    quick: Annotated[bool, typer.Option("--quick", help="one scripted run of twenty calls through every design")],
+    rounds: Annotated[int, typer.Option(min=1, help="runs of each design; the median counts")] = 5,
+    tokens_per_second: Annotated[float, typer.Option(min=0, help="speed of the scripted model; 0: no limit")] = 1_000,
+    as_json: AsJson = False,
+) -> None:
+    """The designs side by side on the same work: time, bytes, and what each has to do again."""
+    if not quick:
+        raise UsageError("Only the quick comparison is there yet: add --quick.")
+    compare_command(rounds=rounds, tokens_per_second=tokens_per_second, as_json=as_json)
+
+
 bench = typer.Typer(
     help="Benchmarks: each measures a bare peer beside longloop and reports ratios.", no_args_is_help=True
 )
 app.add_typer(bench, name="bench")
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
 
 
 @bench.command("turn")

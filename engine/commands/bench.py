@@ -66,11 +66,16 @@ def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
 
 
 def _finish(console: Console, result: dict[str, Any], as_json: bool) -> None:
+    print_figures(console, result)
+    if as_json:
+        print(json.dumps(result | {"budgets": [figure.as_json() for figure in result["budgets"]]}))
+
+
+def print_figures(console: Console, result: dict[str, Any]) -> None:
+    """What the budgets say, and what it was measured on."""
     table = Table("", "measured", "budget", "")
     for figure in result["budgets"]:
         table.add_row(*figure.row(), style="red" if figure.is_met is False else None)
     console.print(table)
     machine = result["machine"]
     console.print(f"[dim]{machine['processor']}, {machine['cores']} cores, Python {machine['python']}[/]")
-    if as_json:
-        print(json.dumps(result | {"budgets": [figure.as_json() for figure in result["budgets"]]}))

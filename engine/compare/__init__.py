@@ -1,0 +1,1 @@
+"""The designs side by side on the same work."""
