@@ -10,12 +10,19 @@ from engine.json_input import check_depth, decode_json
 from engine.parameters import Input, Parameters
 
 
+class MultiAgent(msgspec.Struct, frozen=True):
+    """The beta that the inject lifecycle comes from; here a run has one agent."""
+
+    enabled: bool = False
+
+
 class Create(Parameters, frozen=True, kw_only=True, tag_field="type", tag="response.create"):
     """`response.create`: start a run. `keep_open` and `resumable` are extensions of ours."""
 
     generate: bool | None = None
     keep_open: bool | None = None
     resumable: bool | None = None
+    multi_agent: MultiAgent | None = None
     stream_id: str | None = None
 
 

@@ -46,5 +46,5 @@ def style_of(request: RunRequest, sealer: Sealer | None) -> ItemStyle:
         summarises=request.wants_summary,
         sealer=sealer if request.wants_sealed else None,
         rates=request.top_logprobs is not None,
-        agent="/root" if request.lifecycle == "inject" else None,  # the beta's clients take no other for the answer
+        agent="/root" if request.names_agent else None,  # the beta's clients take no other for the answer
     )

@@ -39,6 +39,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     wants_summary: bool = False
     compact_threshold: int | None = None
     compacts_first: bool = False
+    names_agent: bool = False
     lifecycle: Lifecycle = "append"
 
     @property
@@ -97,7 +98,8 @@ def read_create(
     keep_open = settings.keep_open if frame.keep_open is None else frame.keep_open
     can_stay_open = lifecycle in ("append", "inject")
     echo = msgspec.structs.replace(asked.echo, keep_open=keep_open and can_stay_open, resumable=bool(frame.resumable))
-    return msgspec.structs.replace(asked, echo=echo, lifecycle=lifecycle)
+    names_agent = frame.multi_agent is not None and frame.multi_agent.enabled
+    return msgspec.structs.replace(asked, echo=echo, lifecycle=lifecycle, names_agent=names_agent)
 
 
 def read_create_body(body: CreateBody, *, default_model: str, settings: Settings) -> RunRequest:

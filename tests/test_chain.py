@@ -279,7 +279,7 @@ async def test_what_cannot_be_injected_comes_back_with_the_reason(when):  # P50
 
 async def test_the_message_that_is_the_answer_says_so():
     async with open_served(STEPS, lifecycle="inject") as server, server.connect() as client:
-        await client.create()
+        await client.create(multi_agent={"enabled": True})
         frames = await client.until("response.output_item.done")
         assert (frames[-1]["item"]["phase"], frames[-1]["item"]["agent"]) == ("commentary", {"agent_name": "/root"})
         keys = [(await client.until("response.output_item.done"))[-1]["item"]["call_id"] for _ in range(2)]
