@@ -77,6 +77,7 @@ class Live:
         self._num_tokens: int | None = None  # of its sequence's log, once another run goes on with that
         self.is_draining = False
         self.wants_interrupt = False
+        self.waiting: trio.CancelScope | None = None  # around the loop's wait for the model
         self.queue_ms = 0.0
         self.validate_ms = 0.0
         self._settings = settings
@@ -185,8 +186,10 @@ class Live:
         self.scope.cancel(reason)
 
     def interrupt(self) -> None:
-        """Somebody steers: the step may stop early, at the loop's next safe point."""
+        """Somebody steers: the step may stop early, at the loop's next safe point, during prefill too."""
         self.wants_interrupt = True
+        if self.waiting is not None and self.response.can_be_interrupted:
+            self.waiting.cancel("steered")
 
     def drain(self) -> None:
         """The server stops: a paused run ends now, a sampling one when its step is over."""

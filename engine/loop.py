@@ -9,7 +9,7 @@ import logging
 import msgspec
 import trio
 
-from engine.backends.base import Extension, StepEnd
+from engine.backends.base import Delta, Extension, StepEnd
 from engine.clock import now_ms, wall_clock
 from engine.compaction import summarise, window_of
 from engine.errors import BackendError, EngineError, RequestError, ServerError
@@ -109,9 +109,10 @@ async def _sample(live: Live, given: Timing, settings: Settings) -> None:
     response, sequence = live.response, live.sequence
     sequence.start_step(response.step_spec())
     while True:
-        with trio.move_on_after(settings.step_timeout_s) as timeout:
+        deltas: list[Delta] = []
+        with trio.move_on_after(settings.step_timeout_s) as live.waiting:
             deltas = await sequence.next_deltas()
-        if timeout.cancelled_caught:
+        if live.waiting.cancelled_caught and not live.wants_interrupt:
             raise BackendError("The model gave nothing for too long.")
         for delta in deltas:
             if isinstance(delta, StepEnd):

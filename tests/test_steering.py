@@ -1,6 +1,7 @@
 """`response.steer`: what the user says while a response of a chain is sampled."""
 
 import pytest
+import trio
 
 from tests.served import open_served
 
@@ -44,17 +45,34 @@ async def test_a_steer_stops_the_response_and_a_successor_goes_on_with_it(autoju
         assert frames[-1]["response"]["output"][0]["content"][0]["text"] == "You said stop."
 
 
-async def test_several_steers_go_into_one_successor(autojump_clock):  # P51
-    async with open_served(LONG, lifecycle="chain") as server, server.connect() as client:
-        await client.create(tools=[], stream_id="a")
-        first = (await client.receive())["response"]["id"]
+async def test_a_steer_does_not_wait_for_the_first_token(autojump_clock):  # P51
+    slow = "model: t\npace: {ttft_ms: 60000}\nsteps: [{text: Hi.}, {text: Ho.}]"
+    async with open_served(slow, lifecycle="chain") as server, server.connect() as client:
+        await client.create(tools=[])
+        await client.receive()
+        await steer(client, (await client.receive())["response"]["id"])
+        with trio.fail_after(1):
+            assert (await client.step())[-1]["response"]["output"] == []
+
+
+async def test_several_steers_go_on_together(autojump_clock):  # P51, P52
+    async with open_served(CALLS, lifecycle="chain") as server, server.connect() as client:
+        await client.create(stream_id="a")
+        frames = await client.until("response.function_call_arguments.delta")
+        first = frames[0]["response"]["id"]
         await steer(client, first, "one")
         await steer(client, first, [{"role": "user", "content": "two"}])
         frames = await client.step()
         accepted = [frame for frame in frames if frame["type"] == "response.steer.accepted"]
         assert len({frame["steer"]["id"] for frame in accepted}) == 2
-        assert all(frame["stream_id"] == "a" for frame in frames)
-        assert (await client.step())[-1]["response"]["output"][0]["content"][0]["text"] == "You said two."
+        pending = [await client.receive() for _ in accepted]
+        assert [frame["steer"] for frame in pending] == [frame["steer"] for frame in accepted]
+        assert all(frame["stream_id"] == "a" for frame in frames + pending)
+        filled = [pending[0]["required_input"][0] | {"output": "a"}]
+        await client.create(previous_response_id=first, input=filled, stream_id="a")
+        response = (await client.step())[-1]["response"]
+        assert response["output"][0]["content"][0]["text"] == "After a and two."
+        assert response["timing"]["step"]["items_new"] == 3
 
 
 async def test_a_response_that_stops_for_a_tool_lets_the_steer_wait_for_the_output(autojump_clock):  # P52
