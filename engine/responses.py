@@ -201,13 +201,15 @@ class Responses:
         for live in list(self._lives.values()):
             live.drain()
         with trio.move_on_after(self._settings.drain_s):
-            while self._has_open():
+            while self.has_open:
                 self._ended = trio.Event()
                 await self._ended.wait()
         for live in list(self._lives.values()):
             live.cancel("server_shutdown")
 
-    def _has_open(self) -> bool:
+    @property
+    def has_open(self) -> bool:
+        """Whether any run can still go on."""
         return any(live.response.is_open for live in self._lives.values())
 
 

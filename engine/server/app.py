@@ -36,7 +36,7 @@ class App:
     """The parts of a running server."""
 
     def __init__(self, responses: Responses, settings: Settings) -> None:
-        self._responses = responses
+        self.responses = responses
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
@@ -46,8 +46,8 @@ class App:
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
-        backend = self._responses.backend
-        unready = "draining" if self._responses.is_draining else None if backend.is_ready else "the model is loading"
+        backend = self.responses.backend
+        unready = "draining" if self.responses.is_draining else None if backend.is_ready else "the model is loading"
         return Service(tuple(backend.models()), unready)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
@@ -69,7 +69,7 @@ class App:
 
     async def drain(self) -> None:
         """Finish the runs, then let every connection flush and close."""
-        await self._responses.drain()
+        await self.responses.drain()
         self._closing.set()
 
 
