@@ -15,7 +15,7 @@ step; what ends a run while nobody samples is logged as *unsolicited*, to be rea
 that waits at a pause.
 """
 
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -36,12 +36,8 @@ from engine.events import (
     ErrorDetails,
     FinalEvent,
     IncompleteDetails,
-    Pause,
-    ResponseCompleted,
     ResponseCreated,
     ResponseDone,
-    ResponseFailed,
-    ResponseIncomplete,
     ResponseInjected,
     ResponseInProgress,
     ResponseObject,
@@ -55,19 +51,13 @@ from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
 from engine.resolving import seal_window
+from engine.response_object import FINAL_EVENTS, object_of, pause_of
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.status import Reason, Status
 from engine.tokens import Span
 from engine.usage import Timing, Usage
 from engine.writer import ItemWriter, MintId
-
-FINAL_EVENTS: Final[dict[Status, type[FinalEvent]]] = {
-    Status.COMPLETED: ResponseCompleted,
-    Status.INCOMPLETE: ResponseIncomplete,
-    Status.FAILED: ResponseFailed,
-    Status.CANCELLED: ResponseIncomplete,  # the API has no event of its own for it
-}
 
 
 class Response:
@@ -369,17 +359,10 @@ class Response:
 
     def _pause(self) -> None:
         so_far = self.progress
-        assert so_far.usage is not None and so_far.timing is not msgspec.UNSET
         so_far.status = Status.PAUSED
         if self.request.lifecycle == "inject":  # its clients know from the call that it is their turn
             return
-        pause = Pause(
-            id=self.id,
-            usage=so_far.usage,
-            run_usage=so_far.run_usage,
-            pending=self._answers.unanswered(),
-            timing=so_far.timing,
-        )
+        pause = pause_of(self.id, so_far, self._answers.unanswered())
         self.log.append(ResponseDone(sequence_number=self.log.next, response=pause))
 
     def _finish(
@@ -399,15 +382,4 @@ class Response:
         self.log.append(FINAL_EVENTS[status](sequence_number=self.log.next, response=self._object(changes)))
 
     def _object(self, changes: dict[str, Any]) -> ResponseObject:
-        status, so_far = "in_progress" if self.is_open else self.status.value, self.progress
-        return msgspec.structs.replace(
-            self.request.echo,
-            id=self.id,
-            created_at=self._created_at,
-            status=status,
-            output=self.output,
-            usage=so_far.usage,
-            run_usage=so_far.run_usage if so_far.num_steps or so_far.usage else msgspec.UNSET,
-            timing=so_far.timing,
-            **changes,
-        )
+        return object_of(self.request.echo, self.id, self._created_at, self.progress, self.output, changes)

@@ -33,9 +33,16 @@ LAYERS: dict[str, str] = {
         commands
         commands/backend
         commands/bench
+        commands/compare
         commands/models
         commands/run
         commands/serve
+        compare
+        compare/played
+        compare/quick
+        compare/sockets
+        compare/stateless
+        compare/work
         server
         server/access
         server/app
@@ -65,10 +72,14 @@ LAYERS: dict[str, str] = {
         toolschema
     """,
     "responses": """
+        compacting
         opening
         responses
     """,
-    "loop": "loop",
+    "loop": """
+        compaction
+        loop
+    """,
     "live": "live",
     "impure leaves": """
         backends/convert
@@ -121,7 +132,6 @@ LAYERS: dict[str, str] = {
         backends/words
         bodies
         calls
-        compaction
         continuation
         echo
         folded
@@ -137,6 +147,7 @@ LAYERS: dict[str, str] = {
         request
         resolving
         response
+        response_object
         revival
         scaffold
         scaffold_call
@@ -186,6 +197,7 @@ TRIO_WEBSOCKET = {
     "bench/sockets",
     "bench/stream",
     "bench/turn",
+    "compare/sockets",
 }
 
 PLACE = {name: number for number, names in enumerate(LAYERS.values()) for name in names.split()}
