@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 
 from engine.backends.base import Backend
+from engine.clock import wall_clock
 from engine.compaction import summarise, window_of
 from engine.content import Content, InputText
-from engine.continuation import check_input
 from engine.items import Compaction, Item, Message
-from engine.opening import Before, open_given, open_sequence, prepare_run
+from engine.opening import Before, open_sequence, prepare_run
 from engine.request import RunRequest
-from engine.resolving import look_up_items, seal_window
+from engine.resolving import seal_window
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.usage import Usage
@@ -35,24 +35,18 @@ class CompactedContext(msgspec.Struct, frozen=True, kw_only=True):
 async def compact(
     backend: Backend,
     request: RunRequest,
+    given: list[Item],
     before: Before | None,
-    *,
     sealer: Sealer,
     settings: Settings,
     mint_id: MintId,
-    now: float,
 ) -> CompactedContext:
-    """Sum up the request's input, and everything before it. Raises RequestError, BackendError.
+    """Sum up the request's items, and everything before them. `given`: what the client sent, for the paths of errors.
 
-    An input that does not fit the model's context loses its oldest items first: nothing else could make it shorter.
+    Raises RequestError, BackendError. What does not fit the model's context loses its oldest items first: nothing else
+    could make it shorter.
     """
-    given = request.items
-    checked = check_input(look_up_items(given), before.response.answers if before else None)
-    request = msgspec.structs.replace(
-        request,
-        items=open_given(checked.items, given, sealer),
-        echo=msgspec.structs.replace(request.echo, truncation="auto"),
-    )
+    request = msgspec.structs.replace(request, echo=msgspec.structs.replace(request.echo, truncation="auto"))
     response_id = mint_id("resp")
     opened = open_sequence(backend, request, response_id, before)
     try:
@@ -65,7 +59,8 @@ async def compact(
     window = window_of([*earlier, *request.items], summary.text, settings.max_kept_chars)
     kept = [_with_id(item, mint_id("msg")) for item in window[:-1] if isinstance(item, Message)]
     compaction = Compaction(id=mint_id("cmp"), encrypted_content=seal_window(window, sealer))
-    return CompactedContext(id=response_id, created_at=int(now), output=[*kept, compaction], usage=summary.usage)
+    output: list[Item] = [*kept, compaction]
+    return CompactedContext(id=response_id, created_at=int(wall_clock()), output=output, usage=summary.usage)
 
 
 def _with_id(message: Message, own_id: str) -> Message:

@@ -10,6 +10,7 @@ import trio
 from engine import loop
 from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
+from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.items import CompactionTrigger, Item
@@ -101,6 +102,13 @@ class Responses:
         asked = msgspec.structs.replace(request, items=self._check(request, before).items)
         return await count_input(self.backend, asked, request.items, before)
 
+    async def compact(self, request: RunRequest, principal: str, before: Before | None = None) -> CompactedContext:
+        """The request's context made short, without a run. Raises EngineError."""
+        self._admit(principal)
+        given, checked = request.items, self._check(request, before)
+        request = msgspec.structs.replace(request, items=checked.items)
+        return await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
+
     def _check(self, request: RunRequest, before: Before | None) -> Continuation:
         """What is new in the input, as a model is to see it."""
         checked = check_input(look_up_items(request.items), before.response.answers if before else None)
@@ -120,6 +128,7 @@ class Responses:
             tool_choice=choice or ended.step_spec().tool_choice,
             echo=msgspec.structs.replace(ended.request.echo, previous_response_id=ended.id),
             generate=True,
+            compacts_first=False,
         )
         return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
 

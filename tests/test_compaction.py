@@ -17,6 +17,7 @@ steps:
 """
 THRESHOLD = [{"type": "compaction", "compact_threshold": 1000}]
 LONG = "word " * 1000
+ORPHAN = {"type": "function_call_output", "call_id": "c", "output": ""}
 
 
 def user(text: str) -> Item:
@@ -121,3 +122,56 @@ async def test_a_changed_compaction_is_refused_by_name():  # P55
         await client.create(input=[{"type": "compaction", "encrypted_content": "lls1.AAAA"}, user_item("go")])
         error = (await client.step())[-1]["error"]
         assert error["param"] == "input[0].encrypted_content"
+
+
+# --- POST /v1/responses/compact ----------------------------------------------------------------------------------
+
+
+async def test_a_context_is_compacted_without_a_response():  # P56
+    async with open_served(STEPS) as server:
+        reply = await server.http().post(
+            "/v1/responses/compact",
+            model="test",
+            input=[user_item("one"), {"role": "assistant", "content": "said"}, user_item("two")],
+        )
+        assert reply.status == 200
+        body = reply.json
+        assert body["object"] == "response.compaction"
+        assert [item["type"] for item in body["output"]] == ["message", "message", "compaction"]
+        assert body["output"][0]["content"] == [{"type": "input_text", "text": "one"}]
+        assert len({item["id"] for item in body["output"]}) == 3
+        assert body["usage"]["output_tokens"] > 0
+
+
+async def test_a_chain_begins_with_what_was_compacted():  # P56
+    async with open_served(STEPS, lifecycle="chain") as server, server.connect() as client:
+        reply = await server.http().post("/v1/responses/compact", model="test", input="the task")
+        await client.create(input=[*reply.json["output"], user_item("go on")])
+        timing = (await client.step())[-1]["response"]["timing"]["step"]
+        assert timing["items_new"] == 3  # the task, the summary and what is new
+
+
+async def test_what_is_too_long_to_be_read_is_compacted_without_its_oldest_items():  # P56
+    small = "model: small\ncontext_window: 300\nsummary: Short.\nsteps: [{text: Ok.}]"
+    said = [user_item(f"{number} " + "word " * 60) for number in range(20)]
+    async with open_served(small) as server:
+        reply = await server.http().post("/v1/responses/compact", model="small", input=said)
+        assert reply.status == 200
+        assert reply.json["output"][-2]["content"][0]["text"].startswith("19 ")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "x"}, "model"),
+        (
+            {"model": "test", "input": [{"type": "function_call_output", "call_id": "c", "output": ""}]},
+            "input[0].call_id",
+        ),
+        ({"model": "test", "input": "x", "previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+async def test_what_cannot_be_compacted_is_refused_by_name(body, param):  # P56
+    async with open_served(STEPS) as server:
+        reply = await server.http().post("/v1/responses/compact", **body)
+        assert (reply.status, reply.json["error"]["param"]) == (400, param)

@@ -6,7 +6,7 @@ Written from the behaviours it checks; the requests and the types are ours.
 import base64
 from typing import Any
 
-from tests.open_responses import Response, SocketEvent, StreamEvent
+from tests.open_responses import Compacted, Response, SocketEvent, StreamEvent
 from tests.served import Client, Served, open_served
 
 SAYING = "model: test\nsteps:\n  - text: Hello to you.\n"
@@ -170,3 +170,29 @@ async def test_websocket_failed_continuation_evicts_cache() -> None:
         assert failed["type"] == "error"
         error = await turn(client, input="Which?", store=False, previous_response_id=first.id)
     assert error["error"]["code"] == "previous_response_not_found"
+
+
+async def test_websocket_compact_new_chain() -> None:
+    async with open_served(SAYING, lifecycle="chain") as server, server.connect() as client:
+        reply = await server.http().post("/v1/responses/compact", model="test", input=[said("user", "Remember blue.")])
+        assert reply.status == 200
+        compacted = Compacted.model_validate(reply.json)
+        window = [item.model_dump(exclude_unset=True) for item in compacted.output]
+        await good_turn(client, input=[*window, said("user", "Which colour?")], tools=[], store=False)
+
+
+# --- compacting --------------------------------------------------------------------------------------------------
+
+
+async def test_compact_response() -> None:
+    async with open_served(SAYING) as server:
+        given = [said("user", "My name is Ada."), said("assistant", "Hello, Ada."), said("user", "Who am I?")]
+        reply = await server.http().post("/v1/responses/compact", model="test", input=given, prompt_cache_key="key")
+        assert reply.status == 200
+        compacted = Compacted.model_validate(reply.json)
+        assert any(item.type == "compaction" for item in compacted.output)
+
+
+async def test_compact_missing_model() -> None:
+    async with open_served(SAYING) as server:
+        assert (await server.http().post("/v1/responses/compact", input="x")).status in (400, 422)

@@ -4,6 +4,7 @@ POST  /v1/responses               the whole response; with `stream` its events; 
 GET   /v1/responses/{id}          the response as it is now; with `?stream=true` its events, from there on as they come
 POST  /v1/responses/{id}/cancel   ends a run in the background
 POST  /v1/responses/input_tokens  how many tokens such a run would begin with
+POST  /v1/responses/compact       its input made short, to begin anew with
 """
 
 from functools import partial
@@ -51,6 +52,7 @@ class RunRoutes:
         return [
             ("POST", _ALL, self._create),
             ("POST", f"{_ALL}/input_tokens", self._count),
+            ("POST", f"{_ALL}/compact", self._compact),
             ("GET", _ONE, self._read),
             ("POST", f"{_ONE}/cancel", self._cancel),
         ]
@@ -76,6 +78,13 @@ class RunRoutes:
         asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
         num_tokens = await self._responses.count_input(asked, self._before(asked))
         return json_answer({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+    async def _compact(self, request: Request) -> Answer:
+        body = self._decode(await request.read_body())
+        if body.model is None:
+            raise RequestError("Missing required parameter: 'model'.", param="model", code="missing_required_parameter")
+        asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
+        return json_answer(await self._responses.compact(asked, principal(request.head), self._before(asked)))
 
     def _decode(self, data: bytes) -> CreateBody:
         return decode_create_body(data, max_depth=self._settings.max_json_depth)
