@@ -32,7 +32,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def only_run(server: Served) -> Any:
-    (live,) = server.app._responses._lives.values()
+    (live,) = server.app.responses._lives.values()
     return live
 
 
@@ -94,7 +94,7 @@ async def test_what_is_wrong_with_a_request_is_its_status_before_anything_starts
 ) -> None:  # P62
     async with open_served(HELLO) as server:
         reply = await server.http().create(stream=is_streamed, **fields)
-        assert not server.app._responses._lives
+        assert not server.app.responses._lives
     assert (reply.status, reply.error["code"], reply.error["param"]) == (status, code, param)
 
 
@@ -106,7 +106,7 @@ async def test_a_body_that_is_no_json_is_refused() -> None:
 
 async def test_a_draining_server_takes_no_run(autojump_clock: MockClock) -> None:
     async with open_served(HELLO) as server:
-        await server.app._responses.drain()
+        await server.app.responses.drain()
         reply = await server.http().create()
     assert (reply.status, reply.error["code"]) == (503, "server_is_overloaded")
 
@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_ends_its_run(scenario: str, autojump_clock: 
         with trio.move_on_after(3):
             await server.http().create()
         await wait_all_tasks_blocked()
-        assert not server.app._responses._lives
+        assert not server.app.responses._lives
 
 
 async def test_a_response_takes_as_long_as_it_takes_without_a_reader_of_its_events(autojump_clock: MockClock) -> None:
@@ -150,7 +150,7 @@ async def test_input_tokens_are_those_that_the_run_reports(
         open_context = partial(PromptContext, PromptFormat.load(save_format(tmp_path)))
     async with open_served(backend=ScriptBackend([parse_scenario(HELLO)], open_context)) as server:
         counted = await server.http().post("/v1/responses/input_tokens", **fields)
-        assert not server.app._responses._lives
+        assert not server.app.responses._lives
         usage = (await server.http().create(**fields)).json["usage"]
     assert counted.json == {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}
 
@@ -209,7 +209,7 @@ async def test_a_reader_that_leaves_ends_its_run(scenario: str, autojump_clock: 
             live = only_run(server)
         await wait_all_tasks_blocked()
         assert live.response.status.value == "incomplete"
-        assert not server.app._responses._lives
+        assert not server.app.responses._lives
 
 
 async def test_a_reader_that_stalls_is_dropped_and_the_run_goes_on(autojump_clock: MockClock) -> None:  # P37
