@@ -95,6 +95,7 @@ LAYERS: dict[str, str] = {
         backends/worker
         backends/worker_link
         database
+        group_commit
         sqlite_store
         store_fake
     """,

@@ -1,11 +1,10 @@
-"""sqlite_store.py: the queue, the thread, the windows in which it commits, and what happens when the disk fails.
+"""sqlite_store.py: what is put is seen at once and after a restart, and what happens when the disk fails.
 
 No mock clock here: it would not wait for a thread.
 """
 
 import logging
 import sqlite3
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import trio
 from engine.clock import wall_clock
 from engine.database import FILE_NAME, Database, open_database
 from engine.errors import NotFound, ServerError
+from engine.group_commit import open_group_commit
 from engine.settings import Settings
 from engine.sqlite_store import SqliteStore, open_store
 from engine.store import Conversation, Store, StoredItem, StoreUnusable
@@ -34,14 +34,11 @@ async def opened(folder: Path, **settings: Any) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def started(database: Any, commit_ms: int = LONG_MS) -> AsyncIterator[SqliteStore]:
+async def started(database: Database) -> AsyncIterator[SqliteStore]:
     """A store on a database that a test has its hands on."""
-    store = SqliteStore(database, commit_ms)
     with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, store.serve)
-            yield store
-            store.stop()
+        async with open_group_commit("store", database, LONG_MS) as disk:
+            yield SqliteStore(disk)
 
 
 def put(store: Store, response_id: str, *steps: bytes, created_at: int = NOW) -> None:
@@ -92,69 +89,6 @@ async def test_conversation_is_kept_with_its_items(tmp_path: Path) -> None:
         assert await store.get_conversation("c", "me") is None
 
 
-# --- when it commits ---------------------------------------------------------------------------------------------
-
-
-class Spy:
-    """A database that says when a transaction ends, and can be told to fail."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.commits: list[list[bytes]] = []
-        self.fail: dict[bytes, Exception] = {}
-        self.fail_commit: Exception | None = None
-        self.committed = threading.Event()
-        self._steps: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    def put_step(self, response_id: str, number: int, step: bytes) -> None:
-        self._database.put_step(response_id, number, step)
-        if step in self.fail:
-            raise self.fail[step]
-        self._steps.append(step)
-
-    def commit(self) -> None:
-        if self.fail_commit:
-            raise self.fail_commit
-        self._database.commit()
-        self.commits.append(self._steps)
-        self._steps = []
-        self.committed.set()
-
-    def rollback(self) -> None:
-        self._database.rollback()
-        self._steps = []
-
-
-@pytest.fixture
-def spy(tmp_path: Path) -> Spy:
-    return Spy(open_database(tmp_path))
-
-
-async def test_puts_of_a_window_share_a_commit(spy: Spy) -> None:
-    async with started(spy, commit_ms=300) as store:
-        put(store, "r", *(bytes([n]) for n in range(100)))
-        await trio.to_thread.run_sync(spy.committed.wait, 20)
-        assert [len(commit) for commit in spy.commits] == [100]
-
-
-async def test_who_waits_shortens_the_window(spy: Spy) -> None:
-    async with started(spy) as store:
-        put(store, "r", b"0")
-        await store.wait_durable()
-        assert spy.commits == [[b"0"]]
-
-
-async def test_leaving_writes_what_is_queued(spy: Spy) -> None:
-    async with started(spy) as store:
-        put(store, "r", b"0")
-    assert spy.commits == [[b"0"]]
-    with pytest.raises(ValueError, match="closed"):
-        put(store, "r")
-
-
 async def test_cancellation_writes_what_is_queued(tmp_path: Path) -> None:
     with trio.CancelScope() as scope:
         async with open_store(Settings(data_dir=tmp_path, store_commit_ms=LONG_MS)) as store:
@@ -166,41 +100,27 @@ async def test_cancellation_writes_what_is_queued(tmp_path: Path) -> None:
         assert await steps(store, "r") == [b"0"]
 
 
-async def test_who_no_longer_waits_disturbs_nobody(spy: Spy) -> None:
-    async with started(spy) as store:
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await store.load("r", "me")
-        put(store, "r", b"0")
-        assert await steps(store, "r") == [b"0"]
-
-
 # --- when it fails -----------------------------------------------------------------------------------------------
 
 
-async def test_only_what_cannot_be_written_is_lost(spy: Spy, caplog: pytest.LogCaptureFixture) -> None:
-    spy.fail[b"too much"] = sqlite3.DataError("string or blob too big")
-    async with started(spy) as store:
-        put(store, "good", b"0")
-        put(store, "bad", b"0", b"too much", b"2")
-        put(store, "also good", b"0")
-        assert await steps(store, "good") == await steps(store, "also good") == [b"0"]
-        with pytest.raises(ServerError, match="The store failed"):
-            await store.load("bad", "me")
-        store.put_step("bad", 3, b"3")
-        with pytest.raises(ServerError):
-            await store.load_chain("bad", "me")
-    assert [record.getMessage() for record in caplog.records] == ["the store lost bad"]
+class Failing(Database):
+    """A database that cannot take one of the steps."""
+
+    def put_step(self, response_id: str, number: int, step: bytes) -> None:
+        if step == b"x":
+            raise sqlite3.OperationalError("disk I/O error")
+        super().put_step(response_id, number, step)
 
 
-async def test_child_of_a_lost_response_cannot_be_read_as_a_chain(spy: Spy) -> None:
-    spy.fail[b"x"] = sqlite3.OperationalError("disk I/O error")
-    async with started(spy) as store:
+async def test_child_of_a_lost_response_cannot_be_read_as_a_chain(tmp_path: Path) -> None:
+    async with started(Failing(open_database(tmp_path)._db)) as store:
         put(store, "bad", b"x")
         store.put_start("child", "me", "bad", NOW, b"")
         assert await steps(store, "child") == []
         with pytest.raises(ServerError):
             await store.load_chain("child", "me")
+        with pytest.raises(ServerError):
+            await store.load("bad", "me")
 
 
 async def test_full_disk_loses_what_comes_and_keeps_what_is_there(
@@ -221,17 +141,6 @@ async def test_full_disk_loses_what_comes_and_keeps_what_is_there(
         assert await steps(store, "after") == [b"y" * 1_000_000]
     assert "the store lost big" in caplog.text
     assert "full" in caplog.text
-
-
-async def test_commit_that_fails_is_heard_by_who_asked(spy: Spy, caplog: pytest.LogCaptureFixture) -> None:
-    async with started(spy) as store:
-        put(store, "r", b"0")
-        await store.wait_durable()
-        spy.fail_commit = sqlite3.OperationalError("disk I/O error")
-        with pytest.raises(ServerError, match="The store failed"):
-            await store.delete("r", "me")
-        spy.fail_commit = None
-        assert await steps(store, "r") == [b"0"]
 
 
 async def test_damaged_file_is_an_error_to_readers_and_not_to_writers(

@@ -1,0 +1,180 @@
+"""A database with a thread of its own: a queue into it, and commits in groups.
+
+The queue is the order of everything, and one connection does all of it, so what was put is seen by whatever is asked
+later, committed or not. The first put opens a window; when it is over, or somebody asks for something meanwhile, the
+thread takes all that is queued into one transaction. An event loop that puts something spends some microseconds on it,
+and wakes the thread once a window.
+
+A transaction that fails is tried again job by job, so that only those are lost which really cannot be written.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import Any, Generic, Protocol, TypeVar
+
+import trio
+
+from engine.errors import EngineError, ServerError
+
+log = logging.getLogger(__name__)
+
+
+class Transactions(Protocol):
+    """What a database must have for this; all of it may raise but `rollback`."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+_D = TypeVar("_D", bound=Transactions)
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def open_group_commit(name: str, database: _D, commit_ms: int) -> AsyncIterator["GroupCommit[_D]"]:
+    """The thread lives as long as the block. Leaving it, cancelled or not, writes all that was put.
+
+    name: what errors and the log call it. commit_ms: what was put is committed after this at the latest.
+    """
+    group_commit = GroupCommit(name, database, commit_ms)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve, group_commit)
+        try:
+            yield group_commit
+        finally:
+            group_commit.stop()  # cancellation does not end the thread; this does, when it has written everything
+
+
+async def _serve(group_commit: "GroupCommit[Any]") -> None:
+    with trio.CancelScope(shield=True):  # until `stop`; a thread does not heed cancellation, but must have been started
+        serve, limiter = group_commit.serve, trio.CapacityLimiter(1)
+        await trio.to_thread.run_sync(serve, thread_name=group_commit.name, limiter=limiter)
+
+
+class _Job:
+    """Something for the thread to do. `lost_with` names what is lost when a put fails; who asks hears of a failure."""
+
+    __slots__ = ("act", "answered", "error", "lost_with", "value")
+
+    def __init__(self, act: Callable[[Any], Any], lost_with: str | None = None) -> None:
+        self.act = act
+        self.lost_with = lost_with
+        self.answered = trio.Event() if lost_with is None else None
+        self.value: Any = None
+        self.error: EngineError | None = None
+
+
+class GroupCommit(Generic[_D]):
+    """The queue; `serve` is the thread's whole life."""
+
+    def __init__(self, name: str, database: _D, commit_ms: int) -> None:
+        self.name = name
+        self._database = database
+        self._commit_s = commit_ms / 1000
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._somebody_waits = Event()
+        self._is_open = True
+        self._lost: set[str] = set()  # only the thread touches it
+
+    def put(self, key: str, act: Callable[[_D], None]) -> None:
+        """Write something, later. When it cannot be written nothing more with that key is; the log says so."""
+        self._enqueue(_Job(act, lost_with=key))
+
+    async def ask(self, act: Callable[[_D], _T]) -> _T:
+        """What `act` returns, after all that was put before. Raises its EngineError, or a ServerError."""
+        job = _Job(act)
+        self._enqueue(job)
+        self._somebody_waits.set()
+        assert job.answered is not None
+        await job.answered.wait()
+        if job.error is not None:
+            raise job.error
+        value: _T = job.value
+        return value
+
+    async def wait_durable(self) -> None:
+        """Wait until all that was put so far is on disk, or lost. Raises ServerError when the disk fails."""
+        await self.ask(lambda db: None)
+
+    def expect(self, key: str) -> str:
+        """The key. For acts: raises ServerError when something put with it was lost."""
+        if key in self._lost:
+            raise ServerError(f"The {self.name} failed.")
+        return key
+
+    def _enqueue(self, job: _Job) -> None:
+        if not self._is_open:
+            raise ValueError(f"the {self.name} is closed")
+        self._queue.put(job)
+
+    def stop(self) -> None:
+        """Take no more; `serve` returns when what was put is written."""
+        self._is_open = False
+        self._queue.put(None)
+        self._somebody_waits.set()
+
+    # --- the thread ---
+
+    def serve(self) -> None:
+        """Do what comes through the queue, until `stop`."""
+        is_over = False
+        while not is_over:
+            taken = [self._queue.get()]
+            self._somebody_waits.wait(self._commit_s)
+            self._somebody_waits.clear()  # before the queue is emptied: who sets it has put a job there
+            with suppress(Empty):
+                while True:
+                    taken.append(self._queue.get_nowait())
+            is_over = None in taken
+            jobs = [job for job in taken if job is not None]
+            self._do(jobs)
+            if asked := [job.answered for job in jobs if job.answered is not None]:
+                trio.from_thread.run_sync(_set_all, asked)
+        self._database.close()
+
+    def _do(self, jobs: list[_Job]) -> None:
+        """All of them in one transaction or, when that fails, each in its own."""
+        try:
+            self._transact(jobs)
+        except Exception:
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._do([job])
+            else:
+                self._fail(jobs[0])
+
+    def _transact(self, jobs: list[_Job]) -> None:
+        self._database.begin()
+        try:
+            for job in jobs:
+                if job.lost_with not in self._lost:
+                    self._act(job)
+            self._database.commit()
+        except BaseException:
+            self._database.rollback()
+            raise
+
+    def _act(self, job: _Job) -> None:
+        job.error = None  # of the first try
+        try:
+            job.value = job.act(self._database)
+        except EngineError as error:
+            job.error = error
+
+    def _fail(self, job: _Job) -> None:
+        if job.lost_with is None:
+            log.exception("the %s failed", self.name)
+            job.error = ServerError(f"The {self.name} failed.")
+        else:
+            log.exception("the %s lost %s", self.name, job.lost_with)
+            self._lost.add(job.lost_with)
+
+
+def _set_all(events: list[trio.Event]) -> None:
+    for event in events:
+        event.set()
