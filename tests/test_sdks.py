@@ -110,6 +110,13 @@ async def test_the_agents_sdk_runs_to_its_final_output(tmp_path: Path, transport
     check_types(recorder)
 
 
+async def test_the_agents_sdks_hosted_model_injects_into_one_response(tmp_path: Path):
+    async with open_recorded(ROUNDS, tmp_path) as recorder:
+        await play(recorder, "agents_python.py", "--over", "inject")
+    assert recorder.outline()[2:] == ["response.create", *["response.inject"] * 4, "response.completed"]
+    assert recorder.sent("response.create")[0].body["multi_agent"] == {"enabled": True}
+
+
 async def test_openai_js_goes_on_from_response_to_response_over_one_socket(tmp_path: Path):
     async with open_recorded(ROUNDS, tmp_path) as recorder:
         await play_js(recorder, tmp_path, "openai_js.mjs")
