@@ -19,15 +19,17 @@ from engine.client_driver import Callbacks, Driver, Entry, Retry
 from engine.client_state import Phase, Result, RunState
 from engine.client_tools import ToolCall, ToolOutcome, ToolRunner
 from engine.client_wire import ConnectionLost, Connector, Event, RunFailed, WebSocketConnector
-from engine.toolschema import FunctionTool, ToolFunction, as_tool
+from engine.customtool import CustomTool, custom_tool
+from engine.toolcall import ToolFunction
+from engine.toolschema import FunctionTool, as_tool
 from engine.trace import Trace, open_trace
 
 __all__ = [
-    "ConnectionLost", "Event", "FunctionTool", "Result", "Retry", "Run", "RunFailed", "ToolCall", "ToolOutcome",
-    "open_run",
+    "ConnectionLost", "CustomTool", "Event", "FunctionTool", "Result", "Retry", "Run", "RunFailed", "ToolCall",
+    "ToolOutcome", "custom_tool", "open_run",
 ]  # fmt: skip
 
-OfferedTool = ToolFunction | FunctionTool | Mapping[str, Any]
+OfferedTool = ToolFunction | FunctionTool | CustomTool | Mapping[str, Any]
 
 
 @asynccontextmanager
@@ -55,9 +57,10 @@ async def open_run(
     """A run on the server at `url`. Leaving the block early cancels the run there.
 
     model: the server's default when None.
-    tools: functions (see engine.toolschema), or dicts for definitions that the server itself runs.
+    tools: functions (see engine.toolschema), custom tools (see engine.customtool), or dicts for definitions that the
+        server itself runs.
     fields: further fields of `response.create` (`max_output_tokens`, `temperature`, `include`, `tool_choice`, …).
-    tool_deadline_s: longest time for a call, unless its FunctionTool says otherwise; then the model is told so.
+    tool_deadline_s: longest time for a call, unless its tool says otherwise; then the model is told so.
     max_retries: connections tried in a row that bring no new event; with `resumable` the run goes on where it was.
         None are when nobody listens at `url` to begin with.
     Callbacks run in the run's own tasks and must not block; an exception of theirs ends the run and is raised.
@@ -81,7 +84,7 @@ async def open_run(
         wire = connector or WebSocketConnector(url, api_key=api_key, connect_timeout_s=connect_timeout_s, trace=sink)
         driver = Driver(state, wire, Callbacks(on_event, on_retry), max_retries)
         driver.runner = ToolRunner(
-            [tool for tool in offered if isinstance(tool, FunctionTool)],
+            [tool for tool in offered if not isinstance(tool, Mapping)],
             state.outbox,
             deadline_s=tool_deadline_s,
             on_ready=driver.wake,

@@ -30,7 +30,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Call:
-    """The model calls a function."""
+    """The model calls a function, or with another `type` another kind of tool."""
 
     call_id: str
     name: str
@@ -134,8 +134,8 @@ class FakeServer:
                     self._add({"type": "message", "content": [{"type": "output_text", "text": text}]})
                 case Call():
                     self._pending.append(act.call_id)
-                    name = {"call_id": act.call_id, "name": act.name, "arguments": act.arguments}
-                    self._add({"type": act.type, **name})
+                    written = "input" if act.type == "custom_tool_call" else "arguments"
+                    self._add({"type": act.type, "call_id": act.call_id, "name": act.name, written: act.arguments})
         waits_for_user = self._is_kept_open and not any(isinstance(act, Call) for act in step)
         if self._pending or waits_for_user:
             pending = [{"answer_key": key} for key in self._pending]

@@ -17,7 +17,7 @@ from engine.client_outbox import AnswerType, Outbox
 from engine.client_wire import Event
 from engine.content import Content, text_of
 from engine.items import McpApprovalResponse
-from engine.toolschema import FunctionTool, InvalidArguments
+from engine.toolcall import ClientTool, InvalidArguments
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class ToolRunner:
 
     def __init__(
         self,
-        tools: Iterable[FunctionTool],
+        tools: Iterable[ClientTool],
         outbox: Outbox,
         *,
         deadline_s: float | None = None,
@@ -66,7 +66,7 @@ class ToolRunner:
         on_tool_call: Callable[[ToolCall], None] | None = None,
         on_tool_output: Callable[[ToolOutcome], None] | None = None,
     ) -> None:
-        self._tools: dict[str, FunctionTool] = {}
+        self._tools: dict[str, ClientTool] = {}
         for tool in tools:
             if self._tools.setdefault(tool.name, tool) is not tool:
                 raise ValueError(f"two tools are named {tool.name}")

@@ -1,4 +1,4 @@
-"""Tools from a Python file: what it lists in `tools`, else every public function it defines."""
+"""Tools from a Python file: what it lists in `tools`, else every public function it defines, as such or as a tool."""
 
 import importlib.util
 import inspect
@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from engine.toolschema import FunctionTool, ToolFunction, as_tool
+from engine.customtool import CustomTool
+from engine.toolcall import ToolFunction
+from engine.toolschema import FunctionTool, as_tool
 
 
 class ToolFileError(Exception):
     """The file cannot be loaded or holds no tools; the message says which and why."""
 
 
-def load_tools(path: Path) -> list[FunctionTool]:
+def load_tools(path: Path) -> list[FunctionTool | CustomTool]:
     """The tools of a file, in the order it lists or defines them. Runs the file. Raises ToolFileError."""
     module = _load(path)
     listed = getattr(module, "tools", None)
@@ -46,9 +48,10 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _public_functions(module: ModuleType) -> list[ToolFunction]:
-    return [
-        value
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    ]
+def _public_functions(module: ModuleType) -> list[ToolFunction | FunctionTool | CustomTool]:
+    return [value for name, value in vars(module).items() if not name.startswith("_") and _is_own(value, module)]
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    function = value.function if isinstance(value, FunctionTool | CustomTool) else value
+    return inspect.isfunction(function) and function.__module__ == module.__name__

@@ -5,27 +5,17 @@ the docstring. Arguments are checked before the call, apart from it, so that a m
 what to change) is never confused with a ValidationError raised inside the function (a failure of the tool).
 """
 
-import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
 import pydantic
-import pydantic_core
-import trio
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
-from engine.content import ComputerScreenshot, Content, InputFile, InputImage, InputText, OutputText, Part, PlainText
+from engine.content import Content
+from engine.customtool import CustomTool
 from engine.docstrings import describe
-
-ToolFunction = Callable[..., Any]
-_PARTS: Final = (InputText, InputImage, InputFile, OutputText, PlainText, ComputerScreenshot)
-
-
-class InvalidArguments(Exception):
-    """The model's arguments do not fit the schema; the message is written for the model."""
+from engine.toolcall import InvalidArguments, OnPiece, ToolFunction, call_function, no_piece
 
 
 class FunctionTool:
@@ -76,60 +66,14 @@ class FunctionTool:
         # Only what the model gave: the function's own defaults stay the function's.
         return {named[field]: getattr(values, field) for field in values.model_fields_set}
 
-    async def call(self, arguments: str, on_piece: Callable[[str], None] = lambda piece: None) -> Content:
-        """The whole output; pieces of a generator also go to `on_piece` as they come.
-
-        Sync functions run in a thread, which is abandoned when the call is cancelled. Raises InvalidArguments, and
-        whatever the function raises.
-        """
-        keywords = self.parse(arguments)
-        if inspect.isasyncgenfunction(self.function):
-            return await _join_async(self.function(**keywords), on_piece)
-        if inspect.isgeneratorfunction(self.function):
-            return await _join_threaded(self.function(**keywords), on_piece)
-        if inspect.iscoroutinefunction(self.function):
-            return output_content(await self.function(**keywords))
-        bound = functools.partial(self.function, **keywords)
-        return output_content(await trio.to_thread.run_sync(bound, abandon_on_cancel=True))
+    async def call(self, arguments: str, on_piece: OnPiece = no_piece) -> Content:
+        """The whole output; see `call_function`. Raises InvalidArguments, and whatever the function raises."""
+        return await call_function(self.function, (), self.parse(arguments), on_piece)
 
 
-def as_tool(tool: ToolFunction | FunctionTool) -> FunctionTool:
-    """The tool of a function; a FunctionTool is already one."""
-    return tool if isinstance(tool, FunctionTool) else FunctionTool(tool)
-
-
-def output_content(value: Any) -> Content:
-    """What a function returned, as a tool output: text as it is, content parts as they are, the rest as JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, _PARTS):
-        return [value]
-    if isinstance(value, list) and value and all(isinstance(part, _PARTS) for part in value):
-        parts: list[Part] = value
-        return parts
-    return pydantic_core.to_json(value, fallback=str).decode()
-
-
-async def _join_async(pieces: AsyncIterator[Any], on_piece: Callable[[str], None]) -> str:
-    whole: list[str] = []
-    async with aclosing(pieces) as stream:  # type: ignore[type-var]  # an async generator, by isasyncgenfunction
-        async for piece in stream:
-            _add(piece, whole, on_piece)
-    return "".join(whole)
-
-
-async def _join_threaded(pieces: Iterator[Any], on_piece: Callable[[str], None]) -> str:
-    whole: list[str] = []
-    end = object()
-    while (piece := await trio.to_thread.run_sync(next, pieces, end, abandon_on_cancel=True)) is not end:
-        _add(piece, whole, on_piece)
-    return "".join(whole)
-
-
-def _add(piece: Any, whole: list[str], on_piece: Callable[[str], None]) -> None:
-    text = piece if isinstance(piece, str) else pydantic_core.to_json(piece, fallback=str).decode()
-    whole.append(text)
-    on_piece(text)
+def as_tool(tool: ToolFunction | FunctionTool | CustomTool) -> FunctionTool | CustomTool:
+    """The tool of a function; what is a tool already stays as it is."""
+    return tool if isinstance(tool, FunctionTool | CustomTool) else FunctionTool(tool)
 
 
 # --- the schema --------------------------------------------------------------------------------------------------

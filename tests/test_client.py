@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from engine.client import ConnectionLost, Event, FunctionTool, Result, Retry, Run, RunFailed, open_run
+from engine.client import ConnectionLost, Event, FunctionTool, Result, Retry, Run, RunFailed, custom_tool, open_run
 from engine.client_fake import AwaitAnswer, Call, Fail, FakeServer, Say, Think, refusal
 from engine.client_outbox import Outbox
 from engine.client_tools import ToolRunner
@@ -168,10 +168,16 @@ async def test_call_over_its_deadline_is_cancelled_and_reported(autojump_clock, 
     assert server.outputs == {"c0": "hang did not finish within 3 s."}
 
 
-async def test_custom_call_gets_a_custom_output(autojump_clock):
-    server = FakeServer([[Call("c0", "patch", type="custom_tool_call")], [Say("ok")]])
-    await result_on(server)
+async def test_custom_call_gets_the_models_text_and_a_custom_output(autojump_clock):
+    @custom_tool
+    async def patch(text: str) -> str:
+        return f"applied {text}"
+
+    server = FakeServer([[Call("c0", "patch", "*** Begin", type="custom_tool_call")], [Say("ok")]])
+    await result_on(server, tools=[look, patch])
+    assert [tool["type"] for tool in server.received[0]["tools"]] == ["function", "custom"]
     assert server.sent("response.append")[0]["input"][0]["type"] == "custom_tool_call_output"
+    assert server.outputs == {"c0": "applied *** Begin"}
 
 
 async def test_approval_that_nobody_gives_is_refused(autojump_clock):

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio_websocket import wrap_client_stream
 
-from engine.client import ConnectionLost, open_run
+from engine.client import ConnectionLost, custom_tool, open_run
 from engine.client_wire import WebSocketFrames
 from tests.served import Served, open_served
 
@@ -141,3 +141,19 @@ async def test_kept_open_run_takes_messages(autojump_clock):
             await run.send("two")
             result = await run.result()
     assert result.status == "in_progress"
+
+
+async def test_custom_tool_gets_the_scripts_text():
+    @custom_tool(regex="[a-z ]+")
+    def shout(text: str) -> str:
+        """Say it loud."""
+        return text.upper()
+
+    scenario = 'model: t\nsteps: [{call: {name: shout, input: "hello {last_user}"}}, {text: "{last_output}"}]\n'
+    async with (
+        open_served(scenario) as served,
+        open_run("ws://served", input="you", tools=[shout], connector=Cut(served, 10**6, "send")) as run,
+    ):
+        result = await run.result()
+    assert result.text == "HELLO YOU"
+    assert [item.type for item in result.output] == ["custom_tool_call", "message"]

@@ -43,6 +43,7 @@ LAYERS: dict[str, str] = {
         compare/sockets
         compare/stateless
         compare/work
+        customtool
         server
         server/access
         server/app
@@ -68,6 +69,7 @@ LAYERS: dict[str, str] = {
         server/wire
         timeline
         timeline_view
+        toolcall
         toolfile
         toolschema
     """,

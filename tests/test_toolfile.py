@@ -21,6 +21,14 @@ def test_list_named_tools_decides(tmp_path):
     assert names(tmp_path / "tools.py", "def a(): ...\ndef b(): ...\ntools = [b]\n") == ["b"]
 
 
+def test_functions_that_were_made_tools_are_tools(tmp_path):
+    source = (
+        "from engine.client import FunctionTool, custom_tool\nfrom demos.tools import get_temperature as other\n"
+        "@custom_tool\ndef b(text): ...\ndef a(): ...\nc = FunctionTool(a, name='see')\nd = FunctionTool(other)\n"
+    )
+    assert names(tmp_path / "tools.py", source) == ["b", "a", "see"]
+
+
 def test_two_files_of_one_name_do_not_mix(tmp_path):
     (tmp_path / "x").mkdir()
     assert names(tmp_path / "tools.py", "def a(): ...") == ["a"]

@@ -3,16 +3,16 @@
 import enum
 import threading
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
-import trio
 from pydantic import Field
 
-from engine.content import InputImage, InputText
-from engine.toolschema import FunctionTool, InvalidArguments, as_tool, is_strict, output_content
+from engine.customtool import CustomTool
+from engine.toolcall import InvalidArguments
+from engine.toolschema import FunctionTool, as_tool, is_strict
 
 NOTHING = object()
 
@@ -127,8 +127,8 @@ def test_builtin_without_signature_is_refused():
 
 
 def test_as_tool_keeps_a_tool():
-    tool = FunctionTool(weather)
-    assert as_tool(tool) is tool
+    for tool in (FunctionTool(weather), CustomTool(len)):
+        assert as_tool(tool) is tool
     assert as_tool(weather).name == "weather"
 
 
@@ -168,57 +168,24 @@ async def test_defaults_stay_the_functions_own():
     assert await FunctionTool(f).call("{}") == "True"
 
 
-async def test_sync_function_runs_in_another_thread():
-    assert await FunctionTool(lambda: threading.get_ident(), name="f").call("") != str(threading.get_ident())
-
-
-async def test_sync_function_can_be_abandoned():
-    release = threading.Event()
-    with trio.fail_after(5), trio.move_on_after(0.01) as scope:
-        await FunctionTool(release.wait, name="f").call('{"timeout": null}')
-    release.set()
-    assert scope.cancelled_caught
-
-
 async def numbers(n: int) -> AsyncIterator[Any]:
     for i in range(n):
-        yield f"{i};" if i else i
+        yield f"{i};"
 
 
-def letters() -> Iterator[str]:
-    yield "a"
-    yield "b"
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "pieces"), [(numbers, '{"n": 2}', ["0", "1;"]), (letters, "", ["a", "b"])]
-)
-async def test_generators_give_pieces_and_the_whole(function, arguments, pieces):
+async def test_pieces_of_a_generator_are_told():
     seen: list[str] = []
-    tool = FunctionTool(function)
+    tool = FunctionTool(numbers)
     assert tool.is_streaming
-    assert await tool.call(arguments, seen.append) == "".join(pieces)
-    assert seen == pieces
+    assert await tool.call('{"n": 2}', seen.append) == "0;1;"
+    assert seen == ["0;", "1;"]
 
 
-@pytest.mark.parametrize(
-    ("value", "content"),
-    [
-        ("text", "text"),
-        (None, "null"),
-        ({"a": [1, 2.5]}, '{"a":[1,2.5]}'),
-        (Place(name="x"), '{"name":"x"}'),
-        (InputText(text="x"), [InputText(text="x")]),
-        ([InputImage(image_url="u")], [InputImage(image_url="u")]),
-        ([], "[]"),
-    ],
-)
-def test_output_content(value, content):
-    assert output_content(value) == content
-
-
-def test_output_that_is_no_json_is_its_str():
-    assert "object object" in str(output_content(object()))
+@pytest.mark.parametrize("name", ["function", "args", "keywords", "on_piece"])
+async def test_parameter_may_be_named_as_the_callers_own(name):
+    space: dict[str, Any] = {}
+    exec(f"def f({name}: str) -> str:\n    return {name}", space)
+    assert await FunctionTool(space["f"]).call(f'{{"{name}": "v"}}') == "v"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from engine.client_state import Result
 from engine.client_wire import NoServer, RunFailed
 from engine.commands.backend import choose_backend
 from engine.commands.serve import Stages, UsageError, read_settings
+from engine.customtool import CustomTool
 from engine.errors import EngineError
 from engine.server.app import open_app
 from engine.settings import Settings
@@ -29,7 +30,7 @@ class RunOptions:
     """What the user typed; see `run_command`."""
 
     prompt: str
-    tools: list[FunctionTool]
+    tools: list[FunctionTool | CustomTool]
     url: str | None
     backend: str | None
     model: str | None
