@@ -52,7 +52,7 @@ async def reasoning_of(client: Client, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("summary", [None, "auto"])
-async def test_sealed_reasoning_comes_back_as_the_text_it_was(summary: str | None) -> None:
+async def test_sealed_reasoning_comes_back_as_the_text_it_was(summary: str | None) -> None:  # P57
     backend = recording()
     async with open_served(backend=backend, lifecycle="chain") as server, server.connect() as client:
         item = await reasoning_of(client, reasoning={"summary": summary})
@@ -84,7 +84,7 @@ async def test_sealed_reasoning_is_counted_as_the_text_it_is() -> None:
         assert counts[0] == counts[1]
 
 
-async def test_another_servers_reasoning_is_refused_by_its_place_and_nothing_has_started() -> None:
+async def test_another_servers_reasoning_is_refused_by_its_place_and_nothing_has_started() -> None:  # P57
     async with open_served(STEPS) as elsewhere, elsewhere.connect() as client:
         foreign = (await reasoning_of(client))["encrypted_content"]
     async with open_served(STEPS, lifecycle="chain") as server, server.connect() as client:

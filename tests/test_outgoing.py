@@ -94,7 +94,7 @@ STEPS = "model: test\nsteps: [{reasoning: Hm., text: Hello.}]"
         ({"stream_options": {"include_obfuscation": True}}, True),
     ],
 )
-async def test_deltas_are_padded_only_for_who_asks(options: dict[str, Any], is_padded: bool) -> None:
+async def test_deltas_are_padded_only_for_who_asks(options: dict[str, Any], is_padded: bool) -> None:  # P59
     async with open_served(STEPS) as server, server.connect() as client:
         await client.create(**options)
         deltas = [frame for frame in await client.step() if "delta" in frame]
@@ -102,7 +102,7 @@ async def test_deltas_are_padded_only_for_who_asks(options: dict[str, Any], is_p
         assert all(("obfuscation" in frame) is is_padded for frame in deltas)
 
 
-async def test_the_setting_event_names_reaches_the_wire() -> None:
+async def test_the_setting_event_names_reaches_the_wire() -> None:  # P59
     async with open_served(STEPS, event_names="open_responses") as server, server.connect() as client:
         await client.create()
         types = {frame["type"] for frame in await client.step()}

@@ -269,7 +269,7 @@ async def test_a_summary_is_text_whatever_the_tools_and_the_run_goes_on(opened):
 # --- log-probabilities -------------------------------------------------------------------------------------------
 
 
-async def test_logprobs_come_with_the_text_where_there_are_any_and_never_unasked(opened, folder):
+async def test_logprobs_come_with_the_text_where_there_are_any_and_never_unasked(opened, folder):  # P58
     async with opened() as backend:
         sequence = backend.open_sequence(spec())
         await turn(sequence, GO)

@@ -147,7 +147,7 @@ def test_call_of_a_kind_that_does_not_stream_leaves_nothing_when_it_is_cut_off()
 # --- styles ------------------------------------------------------------------------------------------------------
 
 
-def test_reasoning_is_written_as_a_summary_when_that_is_the_style() -> None:
+def test_reasoning_is_written_as_a_summary_when_that_is_the_style() -> None:  # P59
     written = Written(summarises=True)
     written.writer.reasoning("a")
     written.writer.reasoning("b")
@@ -194,7 +194,7 @@ def rating(token: str) -> TokenLogprob:
     return TokenLogprob(token, list(token.encode()), -0.5, [TopLogprob(token, list(token.encode()), -0.5)])
 
 
-def test_a_rated_message_keeps_what_it_was_given_and_reads_back_the_same_to_the_byte() -> None:
+def test_a_rated_message_keeps_what_it_was_given_and_reads_back_the_same_to_the_byte() -> None:  # P58
     written = Written(rates=True)
     written.writer.text("He", [rating("H"), rating("e")])
     written.writer.text("", [])
