@@ -17,6 +17,7 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         status="in_progress",
         model=asked.model or default_model,
         previous_response_id=asked.previous_response_id,
+        conversation=msgspec.UNSET if asked.conversation_id is None else {"id": asked.conversation_id},
         instructions=asked.instructions,
         tools=[_tool(tool) for tool in asked.tools or []],
         tool_choice=asked.tool_choice.copy() if bytes(asked.tool_choice) != b"null" else "auto",

@@ -41,6 +41,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: IncompleteDetails | None = None
     model: str
     previous_response_id: str | None = None
+    conversation: dict[str, str] | UnsetType = UNSET
     instructions: str | None = None
     output: list[Any] = []
     tools: list[Any] = []

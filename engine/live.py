@@ -78,6 +78,7 @@ class Live:
         self.is_draining = False
         self.wants_interrupt = False
         self.waiting: trio.CancelScope | None = None  # around the loop's wait for the model
+        self.at_end: Callable[[], None] | None = None  # called once when it is over, before any reader knows
         self.queue_ms = 0.0
         self.validate_ms = 0.0
         self._settings = settings
@@ -122,6 +123,9 @@ class Live:
 
     def notify(self) -> None:
         """The log grew: wake every reader."""
+        if self.at_end is not None and not self.response.is_open:
+            at_end, self.at_end = self.at_end, None
+            at_end()
         for cursor in self._cursors:
             cursor.wake()
 

@@ -161,6 +161,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         """Length in tokens beyond which the context is compacted, None for never."""
         return self.context_management[0].compact_threshold if self.context_management else None
 
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the run belongs to."""
+        return self.conversation.id if isinstance(self.conversation, _Conversation) else self.conversation
+
     def includes(self, what: Includable) -> bool:
         """Whether the client asked to be shown this."""
         return what in (self.include or ())
@@ -177,8 +182,6 @@ def refuse_unsupported(asked: Parameters) -> None:
             param="previous_response_id",
             code="mutually_exclusive_parameters",
         )
-    if asked.conversation is not None:
-        raise unsupported("conversation")
 
 
 def unsupported(name: str) -> RequestError:

@@ -48,6 +48,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.lifecycle != "append" or self.compact_threshold is not None or self.compacts_first
 
     @property
+    def conversation_id(self) -> str | None:
+        """The conversation whose items it is given first."""
+        return None if self.echo.conversation is msgspec.UNSET else self.echo.conversation["id"]
+
+    @property
     def previous_response_id(self) -> str | None:
         """The run that this one goes on from."""
         return self.echo.previous_response_id
@@ -97,6 +102,8 @@ def read_create(
     asked = _read(frame, default_model, settings, generate=frame.generate is not False)
     keep_open = settings.keep_open if frame.keep_open is None else frame.keep_open
     can_stay_open = lifecycle in ("append", "inject")
+    if can_stay_open and asked.conversation_id is not None:  # such a run is a conversation by itself
+        raise unsupported("conversation")
     echo = msgspec.structs.replace(asked.echo, keep_open=keep_open and can_stay_open, resumable=bool(frame.resumable))
     names_agent = frame.multi_agent is not None and frame.multi_agent.enabled
     return msgspec.structs.replace(asked, echo=echo, lifecycle=lifecycle, names_agent=names_agent)
@@ -139,7 +146,8 @@ def _items(asked: Parameters, settings: Settings, *, generate: bool) -> list[Ite
     if asked.input is None:
         raise RequestError("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
     items = read_input(asked.input, settings)
-    if not items and generate and asked.instructions is None and asked.previous_response_id is None:
+    more = (asked.instructions, asked.previous_response_id, asked.conversation_id)
+    if not items and generate and more == (None, None, None):
         raise RequestError("The input is empty.", param="input")
     return items
 

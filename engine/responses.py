@@ -1,8 +1,8 @@
 """The owner of all runs: starts their loops, finds them by id, checks appends against model and state, drains them."""
 
 import logging
-import secrets
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import trio
@@ -12,10 +12,13 @@ from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
+from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError, ServerError
+from engine.ids import mint_id
 from engine.items import CompactionTrigger, Item
 from engine.live import Live
 from engine.opening import Before, count_input, open_given, open_sequence, prepare, prepare_run
+from engine.parameters import unsupported
 from engine.request import RunRequest
 from engine.resolving import look_up_items
 from engine.response import Response
@@ -24,11 +27,6 @@ from engine.settings import Settings
 from engine.usage import Timing
 
 log = logging.getLogger(__name__)
-
-
-def mint_id(prefix: str) -> str:
-    """A new id, unguessable: 96 random bits."""
-    return f"{prefix}_{secrets.token_hex(12)}"
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -41,8 +39,17 @@ class Appended(msgspec.Struct, frozen=True):
 class Responses:
     """All runs of a server. Their tasks live in `nursery`, which must outlive every connection."""
 
-    def __init__(self, backend: Backend, settings: Settings, nursery: trio.Nursery, sealer: Sealer) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        nursery: trio.Nursery,
+        sealer: Sealer,
+        conversations: Conversations | None = None,
+    ) -> None:
+        """conversations: None on a server without a store."""
         self.backend = backend
+        self.conversations = conversations
         self.sealer = sealer
         self._settings = settings
         self._nursery = nursery
@@ -69,6 +76,26 @@ class Responses:
         """
         self._admit(principal)
         request = _with_trigger(request)
+        if request.conversation_id is None:
+            return await self._create(request, principal, before)
+        return await self._create_in(request.conversation_id, request, principal)
+
+    async def _create_in(self, conversation_id: str, request: RunRequest, principal: str) -> Live:
+        """A run that is given a conversation, which grows by the run when that is over."""
+        if self.conversations is None:
+            raise unsupported("conversation")
+        earlier = await self.conversations.enter(conversation_id, principal)
+        try:
+            whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
+            with telling_own_input(len(earlier)):
+                live = await self._create(whole, principal, None)
+        except BaseException:
+            self.conversations.leave(conversation_id)
+            raise
+        live.at_end = partial(self.conversations.leave, conversation_id, request.items, live.response)
+        return live
+
+    async def _create(self, request: RunRequest, principal: str, before: Before | None) -> Live:
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
@@ -97,10 +124,17 @@ class Responses:
         response.answers.answered(checked.answered)
         return self._start(response, principal, opened.sequence, extension)
 
-    async def count_input(self, request: RunRequest, before: Before | None = None) -> int:
+    async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
-        asked = msgspec.structs.replace(request, items=self._check(request, before).items)
-        return await count_input(self.backend, asked, request.items, before)
+        earlier: list[Item] = []
+        if request.conversation_id is not None:
+            if self.conversations is None:
+                raise unsupported("conversation")
+            earlier = await self.conversations.items(request.conversation_id, principal)
+        with telling_own_input(len(earlier)):
+            whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
+            asked = msgspec.structs.replace(whole, items=self._check(whole, before).items)
+            return await count_input(self.backend, asked, whole.items, before)
 
     async def compact(self, request: RunRequest, principal: str, before: Before | None = None) -> CompactedContext:
         """The request's context made short, without a run. Raises EngineError."""

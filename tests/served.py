@@ -14,6 +14,7 @@ from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.server.app import App, open_app
 from engine.settings import Settings
+from engine.store import Store
 from tests.http_client import Http
 
 FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
@@ -104,11 +105,11 @@ class Served:
 
 @asynccontextmanager
 async def open_served(
-    scenario: str = TWO_CALLS, backend: Backend | None = None, **settings: Any
+    scenario: str = TWO_CALLS, backend: Backend | None = None, store: Store | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
     """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise."""
     backend = backend or ScriptBackend([parse_scenario(scenario)])
     settings.setdefault("lifecycle", "append")
-    async with open_app(backend, Settings(**settings)) as app, trio.open_nursery() as nursery:
+    async with open_app(backend, Settings(**settings), store=store) as app, trio.open_nursery() as nursery:
         yield Served(app, nursery)
         nursery.cancel_scope.cancel()

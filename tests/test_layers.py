@@ -49,6 +49,7 @@ LAYERS: dict[str, str] = {
         server/app
         server/coding
         server/contents
+        server/conversations
         server/exchange
         server/frame_stream
         server/handshake
@@ -75,6 +76,7 @@ LAYERS: dict[str, str] = {
     """,
     "responses": """
         compacting
+        conversations
         opening
         responses
     """,
@@ -175,6 +177,7 @@ LAYERS: dict[str, str] = {
         errors
         events
         item_events
+        ids
         items
         json_input
         keyfile

@@ -138,8 +138,6 @@ def test_what_means_nothing_here_is_taken(ask: Ask, name: str, values: list[Any]
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
         ({"stop": ["a"]}, "stop", "unsupported_parameter"),
         ({"moderation": {"model": "m"}}, "moderation", "unsupported_parameter"),
-        ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
-        ({"conversation": {"id": "conv_1"}}, "conversation", "unsupported_parameter"),
         ({"image": {"context_compression": "enabled"}}, "image.context_compression", "invalid_value"),
         ({"access_programs": {"cyber": "daybreak_red"}}, "access_programs.cyber", "invalid_value"),
         (
@@ -152,6 +150,14 @@ def test_what_means_nothing_here_is_taken(ask: Ask, name: str, values: list[Any]
 def test_what_cannot_be_honoured_is_refused_by_name(ask: Ask, fields: dict[str, Any], param: str, code: str) -> None:
     error = refusal(ask, **fields)
     assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
+def test_a_conversation_is_for_runs_that_end_with_their_step(conversation: Any) -> None:
+    assert echo(by_post, conversation=conversation)["conversation"] == {"id": "conv_1"}
+    error = refusal(by_frame, conversation=conversation)
+    assert (error.param, error.code) == ("conversation", "unsupported_parameter")
+    assert "conversation" not in echo(by_post)
 
 
 @pytest.mark.parametrize("name", ["prompt", "stop", "moderation", "type", "generate", "stream_id", "keep_open"])

@@ -15,17 +15,20 @@ from typing import Final
 import trio
 
 from engine.backends.base import Backend
+from engine.conversations import Conversations
 from engine.errors import BackendError, ServerError
 from engine.keyfile import load_key
 from engine.responses import Responses
 from engine.sealing import Sealer, new_key
 from engine.server.contents import ContentRoutes
+from engine.server.conversations import ConversationRoutes
 from engine.server.exchange import Answer, Request, error_answer
 from engine.server.http import serve_http
 from engine.server.routes import Routes, Service
 from engine.server.runs import RunRoutes
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
+from engine.store import Store
 
 _KEY_FILE: Final = "sealing.key"
 
@@ -41,6 +44,8 @@ class App:
         self._closing = trio.Event()
         self._num_connections = 0
         rows = [*RunRoutes(responses, settings).rows(), *ContentRoutes(responses).rows()]
+        if responses.conversations is not None:
+            rows += ConversationRoutes(responses.conversations, settings).rows()
         self._routes = Routes(self.service, settings, rows)
         self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
 
@@ -74,13 +79,16 @@ class App:
 
 
 @asynccontextmanager
-async def open_app(backend: Backend, settings: Settings, key: bytes | None = None) -> AsyncIterator[App]:
+async def open_app(
+    backend: Backend, settings: Settings, key: bytes | None = None, store: Store | None = None
+) -> AsyncIterator[App]:
     """A server without a listener; tests give it streams of their own.
 
-    key: what it seals with; without one, what it has sealed is lost with it.
+    key: what it seals with; without one, what it has sealed is lost with it. store: without one it keeps nothing.
     """
+    conversations = None if store is None else Conversations(store)
     async with trio.open_nursery() as runs:
-        yield App(Responses(backend, settings, runs, Sealer(key or new_key())), settings)
+        yield App(Responses(backend, settings, runs, Sealer(key or new_key()), conversations), settings)
         runs.cancel_scope.cancel("the server stops")
 
 

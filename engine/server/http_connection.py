@@ -19,7 +19,7 @@ import h11
 import trio
 
 from engine.errors import RequestError
-from engine.responses import mint_id
+from engine.ids import mint_id
 from engine.server.coding import body_decoder
 from engine.server.exchange import Answer, Head, Headers, Request, StreamedAnswer, request_id
 from engine.server.replay import ReplayStream

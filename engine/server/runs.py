@@ -18,6 +18,7 @@ from engine.errors import RequestError
 from engine.live import Live
 from engine.opening import Before, previous_not_found
 from engine.outgoing import EventForm
+from engine.parameters import unsupported
 from engine.request import RunRequest, read_create_body
 from engine.responses import Responses
 from engine.server.access import principal
@@ -76,13 +77,15 @@ class RunRoutes:
     async def _count(self, request: Request) -> Answer:
         body = self._decode(await request.read_body())
         asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
-        num_tokens = await self._responses.count_input(asked, self._before(asked))
+        num_tokens = await self._responses.count_input(asked, principal(request.head), self._before(asked))
         return json_answer({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     async def _compact(self, request: Request) -> Answer:
         body = self._decode(await request.read_body())
         if body.model is None:
             raise RequestError("Missing required parameter: 'model'.", param="model", code="missing_required_parameter")
+        if body.conversation is not None:
+            raise unsupported("conversation")
         asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
         return json_answer(await self._responses.compact(asked, principal(request.head), self._before(asked)))
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from engine.errors import EngineError, RequestError
 from engine.frames import Steer
+from engine.ids import mint_id
 from engine.items import Item, Message
 from engine.live import Live
 from engine.parameters import Input
 from engine.request import read_input
-from engine.responses import Responses, mint_id
+from engine.responses import Responses
 from engine.server.lanes import Lanes
 from engine.session import HeldSteer, Session
 from engine.settings import Settings
@@ -55,6 +56,8 @@ class Steering:
         response = self._lanes.live(stream_id).response
         if not response.is_open:
             raise RequestError(f"Response '{response.id}' has ended.", code="response_already_completed")
+        if response.request.conversation_id is not None:
+            raise RequestError("A response in a conversation cannot be steered.", code="steering_not_supported")
         if response.request.compact_threshold is not None:
             raise RequestError("A response that compacts itself cannot be steered.", code="steering_not_supported")
         if len(self._session.lanes[stream_id].steers) >= self._settings.max_steers:
