@@ -42,6 +42,7 @@ async def open_run(
     instructions: str | None = None,
     keep_open: bool = False,
     resumable: bool = True,
+    stream_id: str | None = None,
     api_key: str | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_tool_call: Callable[[ToolCall], None] | None = None,
@@ -60,6 +61,7 @@ async def open_run(
     tools: functions (see engine.toolschema), custom tools (see engine.customtool), or dicts for definitions that the
         server itself runs.
     fields: further fields of `response.create` (`max_output_tokens`, `temperature`, `include`, `tool_choice`, …).
+    stream_id: the lane that the run is on; engine.client_lanes puts several on one connection.
     tool_deadline_s: longest time for a call, unless its tool says otherwise; then the model is told so.
     max_retries: connections tried in a row that bring no new event; with `resumable` the run goes on where it was.
         None are when nobody listens at `url` to begin with.
@@ -76,6 +78,7 @@ async def open_run(
         "tools": [dict(tool) if isinstance(tool, Mapping) else tool.definition for tool in offered] or None,
         "keep_open": keep_open,
         "resumable": resumable,
+        "stream_id": stream_id,
         **fields,
     }
     state = RunState({name: value for name, value in create.items() if value is not None})

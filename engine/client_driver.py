@@ -15,14 +15,12 @@ import trio
 
 from engine.client_state import Effect, EndTurn, Fail, Phase, Reconnect, Result, RunState, Show, StartCall
 from engine.client_tools import ToolRunner
-from engine.client_wire import Connection, ConnectionLost, Connector, Event, NoServer, RunFailed, decode_event
+from engine.client_wire import Connection, ConnectionLost, Connector, Event, NoServer, RunFailed, beat, decode_event
 
 log = logging.getLogger(__name__)
 
 # Events that wait for the user of the run; beyond it the socket is not read, and the server feels it.
 MAX_UNREAD_EVENTS: Final = 4096
-PING_EVERY_S: Final = 20.0
-PONG_TIMEOUT_S: Final = 20.0
 # What a run that is left early may take to tell the server so, and a closing handshake.
 LEAVE_TIMEOUT_S: Final = 2.0
 MAX_BACKOFF_S: Final = 5.0
@@ -168,7 +166,7 @@ class Driver:
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
-            for work in (self._read, self._write, self._beat, self._wait_ended):
+            for work in (self._read, self._write, beat, self._wait_ended):
                 nursery.start_soon(do, work)
         if losses and not self._ended.is_set():
             raise losses[0]
@@ -196,15 +194,6 @@ class Driver:
             while (frame := self.state.next_frame()) is not None:
                 await connection.send(frame)
             await self._woken.wait()
-
-    async def _beat(self, connection: Connection) -> None:
-        """Notice a peer that vanished without a word."""
-        while True:
-            await trio.sleep(PING_EVERY_S)
-            with trio.move_on_after(PONG_TIMEOUT_S) as scope:
-                await connection.ping()
-            if scope.cancelled_caught:
-                raise ConnectionLost(f"the server has not answered a ping for {PONG_TIMEOUT_S:g} s")
 
     async def _wait_ended(self, connection: Connection) -> None:
         """A tool's callback may end the run too."""

@@ -124,6 +124,7 @@ class RunState:
         self.output: list[Event] = []
         self._create = create
         self._is_resumable = bool(create.get("resumable"))
+        self._lane = {"stream_id": create["stream_id"]} if "stream_id" in create else {}
         self._turn_start = 0
         self._in_flight: deque[_Sent] = deque()
         self._again: deque[_Sent] = deque()
@@ -176,7 +177,7 @@ class RunState:
             return None
         if self._wants_cancel and not self._has_sent_cancel:
             self._has_sent_cancel = True
-            return _encode({"type": "response.cancel", "response_id": self.response_id})
+            return self._encode("response.cancel")
         if self._awaits_pause:
             return None
         if self._again:
@@ -190,13 +191,17 @@ class RunState:
         self._has_opened = True
         if self.response_id is None:
             self._in_flight.append(_Sent("response.create"))
-            return _encode({"type": "response.create", **self._create})
+            return _ENCODER.encode({"type": "response.create", **self._create}).decode()
         self._in_flight.append(_Sent("response.resume"))
-        return _encode({"type": "response.resume", "response_id": self.response_id, "starting_after": self.last_seen})
+        return self._encode("response.resume", starting_after=self.last_seen)
 
     def _append(self, sent: _Sent) -> str:
         self._in_flight.append(sent)
-        return _encode({"type": "response.append", "response_id": self.response_id, "input": sent.items})
+        return self._encode("response.append", input=sent.items)
+
+    def _encode(self, kind: str, **fields: Any) -> str:
+        """A frame about the run, on its lane."""
+        return _ENCODER.encode({"type": kind, "response_id": self.response_id, **self._lane, **fields}).decode()
 
     # --- events in ---
 
@@ -326,7 +331,3 @@ def _is_client_call(item: Event) -> bool:
 def _failure(error: dict[str, Any], status: int) -> RunFailed:
     message = error.get("message") or "the run failed"
     return RunFailed(message, code=error.get("code"), status=status, param=error.get("param"))
-
-
-def _encode(frame: dict[str, Any]) -> str:
-    return _ENCODER.encode(frame).decode()

@@ -19,6 +19,8 @@ from engine.trace import Trace
 MAX_FRAME_BYTES: Final = 64 << 20
 RECEIVE_BUFFER_BYTES: Final = 64 << 10
 CLOSE_TIMEOUT_S: Final = 2.0
+PING_EVERY_S: Final = 20.0
+PONG_TIMEOUT_S: Final = 20.0
 
 
 class RunFailed(EngineError):
@@ -107,6 +109,16 @@ class Connector(Protocol):
 
     def open(self) -> AbstractAsyncContextManager[Connection]:
         """A new connection. Raises ConnectionLost, or RunFailed when the server refuses for good."""
+
+
+async def beat(connection: Connection) -> None:
+    """Ping the peer until cancelled. Raises ConnectionLost when it vanished without a word."""
+    while True:
+        await trio.sleep(PING_EVERY_S)
+        with trio.move_on_after(PONG_TIMEOUT_S) as scope:
+            await connection.ping()
+        if scope.cancelled_caught:
+            raise ConnectionLost(f"the server has not answered a ping for {PONG_TIMEOUT_S:g} s")
 
 
 class WebSocketFrames:

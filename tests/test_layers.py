@@ -26,6 +26,7 @@ LAYERS: dict[str, str] = {
         client
         client_driver
         client_fake
+        client_lanes
         client_outbox
         client_state
         client_tools
