@@ -33,6 +33,7 @@ def echo_of(asked: Parameters, *, default_model: str, skipped: list[SkippedTool]
         max_tool_calls=asked.max_tool_calls,
         truncation=asked.truncation or "disabled",
         background=bool(asked.background),
+        store=asked.store is not False,
         metadata=asked.metadata or {},
         safety_identifier=asked.safety_identifier,
         prompt_cache_key=asked.prompt_cache_key,

@@ -59,10 +59,14 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.resume"):
-    """`response.resume`: read a run from `starting_after` (exclusive, -1 for all) on this connection and lane."""
+    """`response.resume`: read a run from `starting_after` (exclusive, -1 for all) on this connection and lane.
+
+    revival: the last one that the client was told of.
+    """
 
     response_id: str
     starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    revival: str | None = None
     stream_id: str | None = None
 
 

@@ -24,7 +24,11 @@ FORMAT: Final = 1
 
 
 class StartRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How a run began. `request`: without its items. `goes_on`: its sequence was the earlier run's, or a copy of it."""
+    """How a run began.
+
+    request: without its items. goes_on: its sequence was the earlier run's, or a copy of it; else num_cut says how many
+    of the oldest units (see truncation.py) the new sequence was not given.
+    """
 
     format: int
     response_id: str
@@ -34,6 +38,7 @@ class StartRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     items: list[msgspec.Raw]
     digests: dict[str, bytes] = {}
     goes_on: bool = False
+    num_cut: int = 0
 
 
 class Ending(msgspec.Struct, omit_defaults=True):
@@ -65,8 +70,8 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     ending: Ending | None = None
 
 
-def encode_start(response: Response, principal: str, *, goes_on: bool = False) -> bytes:
-    """The first record of a run that is about to start."""
+def encode_start(response: Response, principal: str, *, goes_on: bool = False, num_cut: int = 0) -> bytes:
+    """The first record of a run that is about to start. See StartRecord."""
     if response.log.next:
         raise ValueError(f"response {response.id} has started, so its items are gone")
     digests, _ = response.answers.remembered_since((0, 0))
@@ -80,6 +85,7 @@ def encode_start(response: Response, principal: str, *, goes_on: bool = False) -
             items=_raw_items(response.request.items),
             digests=digests,
             goes_on=goes_on,
+            num_cut=num_cut,
         )
     )
 

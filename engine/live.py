@@ -4,17 +4,23 @@ The run owns its log and its task; connections hold cursors. A cursor's `wake` i
 loop waits when an attached reader is too far behind. When the last reader leaves, a resumable run gets a lease (a
 deadline on its scope) and one in the background goes on; any other is cancelled at once, because nobody could ever read
 it.
+
+What ends a step is recorded before readers are told of it. Where the settings say so, its terminal event is withheld
+until it is on disk; the state itself is never behind.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 
 from engine.backends.base import Extension, Sequence
 from engine.clock import wall_clock
-from engine.errors import RequestError
+from engine.errors import RequestError, ServerError
 from engine.events import TERMINAL_TYPES, Event
+from engine.recorder import Recorder
 from engine.response import Response
 from engine.settings import Settings
 from engine.status import Reason, Status
@@ -56,7 +62,16 @@ class Cursor:
         """Whether `read_nowait` would return something."""
         return self.next < self._stop()
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is something that `read_nowait` has not returned, be it withheld for now."""
+        return self.next < self._end()
+
     def _stop(self) -> int:
+        withheld_from = self.live.withheld_from
+        return self._end() if withheld_from is None else min(self._end(), withheld_from)
+
+    def _end(self) -> int:
         response = self.live.response
         unsolicited_from = response.progress.unsolicited_from
         if unsolicited_from is not None and not self._may_see_unsolicited:
@@ -64,13 +79,24 @@ class Cursor:
         return response.log.next
 
 
+@dataclass(frozen=True)
+class Revival:
+    """That a run was read from the store, by an id of its own; its events from `first` on are not those of before."""
+
+    id: str
+    first: int
+
+
 class Live:
     """One run as the server holds it."""
 
-    def __init__(self, response: Response, sequence: Sequence, settings: Settings, principal: str) -> None:
+    def __init__(self, response: Response, sequence: Sequence | None, settings: Settings, principal: str) -> None:
+        """sequence: None for a run that was over when it was read from the store."""
         self.response = response
-        self.sequence = sequence
         self.principal = principal
+        self.recorder: Recorder | None = None
+        self.revival: Revival | None = None
+        self.withheld_from: int | None = None
         self.scope = trio.CancelScope()
         self.extension: Extension | None = None
         self.tokens_seen = 0
@@ -82,13 +108,46 @@ class Live:
         self.queue_ms = 0.0
         self.validate_ms = 0.0
         self._settings = settings
+        self._sequence = sequence
         self._cursors: list[Cursor] = []
         self._end_reason: Reason = "connection_lost"
         self._resumed = trio.Event()
         self._drained: trio.Event | None = None
         self._num_holders = 0
-        self._is_closed = False
+        self._is_closed = sequence is None
         self._pause: trio.CancelScope | None = None
+
+    @property
+    def sequence(self) -> Sequence:
+        """What it samples from. Raises ValueError for a run that was over when it was read from the store."""
+        if self._sequence is None:
+            raise ValueError(f"response {self.response.id} has no sequence")
+        return self._sequence
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and readers may know."""
+        return not self.response.is_open and self.withheld_from is None
+
+    # --- what is kept of it ---
+
+    def record(self) -> None:
+        """A step or the run has ended: write that down, if this run is, before `notify`."""
+        if self.recorder is None:
+            return
+        self.recorder.record()
+        last = self.response.log.next - 1
+        if self._settings.store_wait and self.withheld_from is None and is_terminal(self.response.log.read(last)):
+            self.withheld_from = last
+
+    async def wait_durable(self) -> None:
+        """Let readers have what is withheld once it is on disk; also when it cannot be, which the store has logged."""
+        if self.withheld_from is None or self.recorder is None:
+            return
+        with suppress(ServerError):
+            await self.recorder.wait_durable()
+        self.withheld_from = None
+        self.notify()
 
     # --- readers ---
 
@@ -114,12 +173,27 @@ class Live:
             return
         self._cursors.remove(cursor)
         self.reader_advanced()
-        if self._cursors or not self.response.is_open or self.response.request.echo.background:
+        if self._cursors or not self.response.is_open:
             return
-        if self.response.request.echo.resumable:
-            self.scope.deadline = trio.current_time() + self._settings.lease_s
+        echo = self.response.request.echo
+        if echo.background or echo.resumable or self.revival is not None:
+            self.expect_reader()
         else:
             self.cancel("connection_lost")
+
+    def expect_reader(self) -> None:
+        """Nobody reads the run now; somebody has to, within the lease, or it is cancelled. Unless in the background."""
+        if not self.response.request.echo.background:
+            self.scope.deadline = trio.current_time() + self._settings.lease_s
+
+    def first_missed(self, starting_after: int, revival_id: str | None) -> int:
+        """The first event to send a client that has had those up to `starting_after` and has heard of this revival.
+
+        What a client has had of a run's former life, and that life took with it, is replaced.
+        """
+        if self.revival is None or self.revival.id == revival_id:
+            return starting_after + 1
+        return min(starting_after + 1, self.revival.first)
 
     def notify(self) -> None:
         """The log grew: wake every reader."""
@@ -178,16 +252,28 @@ class Live:
 
     @property
     def end_reason(self) -> Reason:
-        """Why the scope was cancelled."""
-        return self._end_reason
+        """Why the loop was cancelled."""
+        return self._end_reason if self.scope.cancel_called else "server_shutdown"
 
     def cancel(self, reason: Reason) -> None:
         """End the run: at once when it is paused, at the loop's next checkpoint when it samples."""
         self._end_reason = reason
         if self.response.status is Status.PAUSED:
-            self.response.end(reason, wall_clock())
+            self.end(reason)
             self.notify()
         self.scope.cancel(reason)
+
+    def end(self, reason: Reason) -> None:
+        """The run, if it has not ended by itself, is over now.
+
+        When the server stops at a pause, or without waiting for anything, that is not recorded: the run can be taken
+        up again as of its last step.
+        """
+        is_told = self.scope.cancel_called and self.response.status is not Status.PAUSED
+        if self.recorder is not None and reason == "server_shutdown" and not is_told:
+            self.recorder.stop()
+        self.response.end(reason, wall_clock())
+        self.record()
 
     def interrupt(self) -> None:
         """Somebody steers: the step may stop early, at the loop's next safe point, during prefill too."""

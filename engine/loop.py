@@ -21,8 +21,11 @@ from engine.usage import Timing, count_usage
 log = logging.getLogger(__name__)
 
 
-async def run(live: Live, prepared: Timing, settings: Settings) -> None:
-    """Carry a run to its end. `prepared` is what its first input took. Never raises but Cancelled."""
+async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
+    """Carry a run to its end. Never raises but Cancelled.
+
+    prepared: what its first input took; None for a run that is taken up again at the end of a step.
+    """
     response = live.response
     try:
         with live.scope:
@@ -36,37 +39,52 @@ async def run(live: Live, prepared: Timing, settings: Settings) -> None:
         # Reached by cancellation too: of this scope (cancel, lease, supersede) or of the whole server.
         if response.status is Status.IN_PROGRESS:
             live.sequence.cancel_step()
-        response.end(live.end_reason, wall_clock())
+        live.end(live.end_reason)
         live.notify()
+    await live.wait_durable()
 
 
-async def _run_steps(live: Live, prepared: Timing, settings: Settings) -> None:
+async def _run_steps(live: Live, prepared: Timing | None, settings: Settings) -> None:
+    if prepared is None:
+        given = await _next_step(live, settings)
+    else:
+        given = await _first_step(live, prepared, settings)
+    while given is not None:
+        if _is_too_long(live):
+            given += await _compact(live, settings)
+        await _sample(live, given, settings)
+        await live.wait_durable()
+        given = await _next_step(live, settings)
+
+
+async def _first_step(live: Live, prepared: Timing, settings: Settings) -> Timing | None:
+    """The times of everything before the first step; None when there is none."""
     response = live.response
-    wait_ms = 0.0
     if response.request.compacts_first:
         prepared += await _compact(live, settings)
-    if not response.request.generate:
-        usage = count_usage(live.sequence.num_context_tokens, 0)
-        response.complete_without_sampling(usage, _given(live, prepared, 0.0), wall_clock())
-        return
-    while True:
-        if _is_too_long(live):
-            prepared += await _compact(live, settings)
-        await _sample(live, _given(live, prepared, wait_ms), settings)
-        if not response.is_open:
-            return
-        paused_at = now_ms()
-        if response.status is Status.PAUSED and not await _wait_for_client(live, settings):
-            return
-        wait_ms = now_ms() - paused_at
-        try:
-            prepared = await _extend(live)
-        except RequestError as error:
-            # Only an early append can meet this: what fitted when it was taken no longer does after the step.
-            if error.code != "context_length_exceeded":
-                raise
-            response.end("context_length_exceeded", wall_clock())
-            return
+    given = _given(live, prepared, 0.0)
+    if response.request.generate:
+        return given
+    response.complete_without_sampling(count_usage(live.sequence.num_context_tokens, 0), given, wall_clock())
+    return None
+
+
+async def _next_step(live: Live, settings: Settings) -> Timing | None:
+    """Wait for what the next step begins with, and take it in. The times of that; None when the run is over."""
+    paused_at = now_ms()
+    if live.response.status is Status.PAUSED:
+        await _wait_for_client(live, settings)
+    if not live.response.is_open:
+        return None
+    wait_ms = now_ms() - paused_at
+    try:
+        return _given(live, await _extend(live), wait_ms)
+    except RequestError as error:
+        # Only an early append can meet this: what fitted when it was taken no longer does after the step.
+        if error.code != "context_length_exceeded":
+            raise
+        live.end("context_length_exceeded")
+        return None
 
 
 def _is_too_long(live: Live) -> bool:
@@ -143,23 +161,23 @@ def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool = Fal
         response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen)))
         live.tokens_seen = live.sequence.tokens.total
     response.end_step(end, given + end.timing, wall_clock(), is_steered=is_steered)
+    live.record()
     live.notify()
 
 
-async def _wait_for_client(live: Live, settings: Settings) -> bool:
-    """Wait at the pause. False when the client did not come in time: the run has ended then."""
+async def _wait_for_client(live: Live, settings: Settings) -> None:
+    """Wait at the pause. When the client did not come in time, the run has ended."""
     response = live.response
     if live.is_draining:
-        response.end("server_shutdown", wall_clock())
-        return False
+        live.end("server_shutdown")
+        return
     await _let_readers_go_first()
     if response.status is Status.PAUSED:
         response.log.pack()
     is_waiting_for_calls = bool(response.still_pending())
     await live.wait_resumed(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s)
     if response.status is Status.PAUSED:
-        response.end("append_timeout" if is_waiting_for_calls else "idle_timeout", wall_clock())
-    return response.is_open
+        live.end("append_timeout" if is_waiting_for_calls else "idle_timeout")
 
 
 async def _let_readers_go_first() -> None:
@@ -171,6 +189,8 @@ async def _let_readers_go_first() -> None:
 async def _extend(live: Live) -> Timing:
     """Commit what the client gave. The append that completed it has prepared it already, unless sampling went on."""
     items = live.response.take_new_items()
+    if live.recorder is not None:
+        live.recorder.took(items)
     extension, live.extension = live.extension, None
     if extension is None or extension.base != live.sequence.num_context_tokens:
         extension = await live.sequence.prepare(items)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.backends.base import Backend, Extension, RunSpec, Sequence
+from engine.backends.base import Backend, Extension, Past, RunSpec, Sequence
 from engine.errors import RequestError
 from engine.items import Item
 from engine.live import Live
@@ -21,7 +21,7 @@ from engine.truncation import droppable_units, without_oldest
 
 @dataclass(frozen=True)
 class Before:
-    """The run that another one goes on from, and its sequence if that is still here.
+    """The run that another one goes on from, and its sequence if that is still here, or else what it has been through.
 
     is_own: the new run takes the earlier one's place, so it may take over the sequence, too.
     """
@@ -29,15 +29,22 @@ class Before:
     response: Response
     live: Live | None = None
     is_own: bool = False
+    past: Past | None = None
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A sequence, the earlier items that it has yet to be given, and whose it still is."""
+    """A sequence, the earlier items that it has yet to be given, and whose it still is.
+
+    goes_on: it has been through all that the earlier run's has; if it has not, num_cut of the oldest units are left out
+    of what it is given.
+    """
 
     sequence: Sequence
     earlier: list[Item] = field(default_factory=list)
     taken_from: Live | None = None
+    goes_on: bool = False
+    num_cut: int = 0
 
 
 def open_sequence(backend: Backend, request: RunRequest, response_id: str, before: Before | None) -> Opened:
@@ -46,17 +53,37 @@ def open_sequence(backend: Backend, request: RunRequest, response_id: str, befor
     Under the same settings the earlier run's own sequence goes on, or a copy of it; under others, everything is
     rendered anew.
     """
-    spec = request.spec(response_id)
-    live = before.live if before else None
-    if before and live and live.can_continue and _is_same(live.response.request, request):
-        if before.is_own:
-            return Opened(live.sequence, taken_from=live)
-        return Opened(live.sequence.fork(response_id))
     if before is None:
-        return Opened(backend.open_sequence(spec))
+        return Opened(backend.open_sequence(request.spec(response_id)))
+    if _is_same(before.response.request, request) and (opened := _go_on(backend, request, response_id, before)):
+        return opened
     if before.response.round is None:
         raise previous_not_found(before.response.id)
-    return Opened(backend.open_sequence(spec), before.response.round.items())
+    return Opened(backend.open_sequence(request.spec(response_id)), before.response.round.items())
+
+
+def _go_on(backend: Backend, request: RunRequest, response_id: str, before: Before) -> Opened | None:
+    """The earlier sequence or one like it; None when there is no such thing."""
+    live = before.live
+    if live and live.can_continue:
+        if before.is_own:
+            return Opened(live.sequence, taken_from=live, goes_on=True)
+        return Opened(live.sequence.fork(response_id), goes_on=True)
+    if before.past is None:
+        return None
+    sequence = restore_sequence(backend, request.spec(response_id), before.past)
+    return None if sequence is None else Opened(sequence, goes_on=True)
+
+
+def restore_sequence(backend: Backend, spec: RunSpec, past: Past) -> Sequence | None:
+    """A sequence that has been through `past`; None when this backend cannot make one of that. Raises RequestError."""
+    sequence = backend.open_sequence(spec)
+    try:
+        sequence.restore(past)
+    except ValueError:
+        sequence.close()
+        return None
+    return sequence
 
 
 async def prepare_run(
@@ -83,13 +110,13 @@ async def _open_truncated(
     """A sequence for the items but the oldest, as few of them missing as will do; None when none fits."""
     sequence = backend.open_sequence(request.spec(response_id))
     units = droppable_units(items)
-    fewest, most, found = 1, len(units), None
+    fewest, most, num_cut, found = 1, len(units), 0, None
     try:
         while fewest <= most:
             number = (fewest + most) // 2
             try:
                 found = await sequence.prepare(without_oldest(items, units, number))
-                most = number - 1
+                num_cut, most = number, number - 1
             except RequestError as error:
                 if error.code != "context_length_exceeded":
                     raise
@@ -100,7 +127,7 @@ async def _open_truncated(
     if found is None:
         sequence.close()
         return None
-    return Opened(sequence), found
+    return Opened(sequence, num_cut=num_cut), found
 
 
 async def count_input(backend: Backend, request: RunRequest, given: list[Item], before: Before | None) -> int:

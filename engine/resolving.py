@@ -65,7 +65,7 @@ def open_items(items: Sequence[Item], sealer: Sealer) -> list[Item]:
     for index, item in enumerate(items):
         try:
             if isinstance(item, Compaction):
-                opened = _window(item, sealer)
+                opened = open_window(item, sealer)
             elif isinstance(item, CompactionTrigger):
                 raise RequestError("This server compacts when it has to.", param="type", code="unsupported_item")
             else:
@@ -84,5 +84,6 @@ def _opened(item: Item, sealer: Sealer) -> Item:
     return msgspec.structs.replace(item, content=[ReasoningText(text=text)], encrypted_content=msgspec.UNSET)
 
 
-def _window(compaction: Compaction, sealer: Sealer) -> list[Item]:
+def open_window(compaction: Compaction, sealer: Sealer) -> list[Item]:
+    """The items that it leaves of a context. Raises RequestError when this server has not sealed it."""
     return [decode_item(raw) for raw in _RAWS.decode(sealer.unseal(_WINDOW, compaction.encrypted_content))]

@@ -15,7 +15,7 @@ step; what ends a run while nobody samples is logged as *unsolicited*, to be rea
 that waits at a pause.
 """
 
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -46,11 +46,11 @@ from engine.events import (
 from engine.folded import FoldedItem
 from engine.history import Round, Rounds
 from engine.item_style import style_of
-from engine.items import Call, Item, ItemStatus
+from engine.items import Call, Compaction, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
-from engine.resolving import seal_window
+from engine.resolving import open_window, seal_window
 from engine.response_object import FINAL_EVENTS, object_of, pause_of
 from engine.sealing import Sealer
 from engine.settings import Settings
@@ -58,6 +58,8 @@ from engine.status import Reason, Status
 from engine.tokens import Span
 from engine.usage import Timing, Usage
 from engine.writer import ItemWriter, MintId
+
+NUM_OPENING: Final = 2  # events that a run begins with
 
 
 class Response:
@@ -72,8 +74,13 @@ class Response:
         now: float,
         before: "Response | None" = None,
         sealer: Sealer | None = None,
+        *,
+        keeps_items: bool = False,
     ) -> None:
-        """before: the run that this one goes on from. sealer: for a request that wants its reasoning sealed."""
+        """before: the run that this one goes on from. sealer: for a request that wants its reasoning sealed.
+
+        keeps_items: also if such a run has no need of them.
+        """
         self.id = response_id
         self._sealer = sealer
         self.request = request
@@ -81,7 +88,8 @@ class Response:
         self.log = EventLog(settings.max_log_events)
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
         self._writer = ItemWriter(self.log, mint_id, self._answers.made, style_of(request, sealer))
-        self._rounds = Rounds(before.round if before else None, request.items, is_kept=request.keeps_items)
+        is_kept = keeps_items or request.keeps_items
+        self._rounds = Rounds(before.round if before else None, request.items, is_kept=is_kept)
         self._created_at = int(now)
         self._joined: list[Span] = []
 
@@ -96,6 +104,11 @@ class Response:
     def is_open(self) -> bool:
         """Whether the run can still go on."""
         return self.status.is_open
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is kept beyond the server's memory."""
+        return self.request.echo.store
 
     @property
     def output(self) -> list[Item]:
@@ -321,7 +334,10 @@ class Response:
         """Have been given these items, if any, and have made those; log and progress are restored by themselves."""
         if given:
             self._rounds.give(given)
-        self._writer.restore(made)
+        for entry in made:
+            item = self._writer.restore(entry)
+            if isinstance(item, Compaction) and self._sealer is not None:
+                self._rounds.replace(open_window(item, self._sealer), self._writer.finished)
         self._rounds.make(self._writer.finished)
 
     def restore_end(

@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from engine import loop
+from engine.archive import Archive, Revived
 from engine.backends.base import Backend, Extension, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
@@ -16,14 +17,26 @@ from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.ids import mint_id
 from engine.items import CompactionTrigger, Item
-from engine.live import Live
-from engine.opening import Before, count_input, open_given, open_sequence, prepare, prepare_run
+from engine.live import Live, Revival
+from engine.opening import (
+    Before,
+    Opened,
+    count_input,
+    open_given,
+    open_sequence,
+    prepare,
+    prepare_run,
+    previous_not_found,
+    restore_sequence,
+)
 from engine.parameters import unsupported
+from engine.recorder import Recorder
 from engine.request import RunRequest
 from engine.resolving import look_up_items
 from engine.response import Response
 from engine.sealing import Sealer
 from engine.settings import Settings
+from engine.store import Store
 from engine.usage import Timing
 
 log = logging.getLogger(__name__)
@@ -45,14 +58,15 @@ class Responses:
         settings: Settings,
         nursery: trio.Nursery,
         sealer: Sealer,
-        conversations: Conversations | None = None,
+        store: Store | None = None,
     ) -> None:
-        """conversations: None on a server without a store."""
         self.backend = backend
-        self.conversations = conversations
+        self.conversations = Conversations(store) if store is not None else None
         self.sealer = sealer
         self._settings = settings
         self._nursery = nursery
+        self._archive = Archive(store, settings, sealer, mint_id) if store is not None else None
+        self._taking_up = trio.Lock()  # one at a time, so that no run is taken up twice
         self._lives: dict[str, Live] = {}
         self._is_draining = False
         self._ended = trio.Event()
@@ -96,6 +110,7 @@ class Responses:
         return live
 
     async def _create(self, request: RunRequest, principal: str, before: Before | None) -> Live:
+        request = self._with_store(request, before)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         response_id = mint_id("resp")
@@ -122,7 +137,7 @@ class Responses:
             self.sealer,
         )
         response.answers.answered(checked.answered)
-        return self._start(response, principal, opened.sequence, extension)
+        return self._start(response, principal, opened, extension)
 
     async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
@@ -166,14 +181,30 @@ class Responses:
         )
         return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
 
-    def _start(self, response: Response, principal: str, sequence: Sequence, extension: Extension) -> Live:
-        sequence.commit(extension)
+    def _with_store(self, request: RunRequest, before: Before | None) -> RunRequest:
+        """The request as it can be stored. What goes on from an unstored run holds that, so it cannot be."""
+        echo = request.echo
+        is_stored = echo.store and self._archive is not None and (before is None or before.response.is_stored)
+        return msgspec.structs.replace(request, echo=msgspec.structs.replace(echo, store=is_stored))
+
+    def _start(self, response: Response, principal: str, opened: Opened, extension: Extension) -> Live:
+        archive = self._archive if response.is_stored else None
+        if archive is not None:
+            archive.begin(response, principal, goes_on=opened.goes_on, num_cut=opened.num_cut)
+        num_earlier_tokens = opened.sequence.tokens.total
+        opened.sequence.commit(extension)
         response.start()
-        live = Live(response, sequence, self._settings, principal)
-        live.hold()  # released when its task ends, which is when nobody can find it any more
-        self._lives[response.id] = live
-        self._nursery.start_soon(self._carry, live, loop.times_of(extension), name=response.id)
+        live = Live(response, opened.sequence, self._settings, principal)
+        live.tokens_seen = num_earlier_tokens
+        if archive is not None:
+            live.recorder = Recorder(archive.store, response, opened.sequence, num_earlier_tokens)
+        self._carry_soon(live, loop.times_of(extension))
         return live
+
+    def _carry_soon(self, live: Live, prepared: Timing | None) -> None:
+        live.hold()  # released when its task ends, which is when nobody can find it any more
+        self._lives[live.response.id] = live
+        self._nursery.start_soon(self._carry, live, prepared, name=live.response.id)
 
     def _admit(self, principal: str) -> None:
         if self._is_draining:
@@ -186,7 +217,7 @@ class Responses:
                 status=429,
             )
 
-    async def _carry(self, live: Live, prepared: Timing) -> None:
+    async def _carry(self, live: Live, prepared: Timing | None) -> None:
         """The run's task: its loop, and the time in which its end can still be read if others may do so."""
         try:
             await loop.run(live, prepared, self._settings)
@@ -200,17 +231,84 @@ class Responses:
     # --- going on ---
 
     def find(self, response_id: str, principal: str) -> Live:
-        """The run with this id. Raises NotFound, also when it belongs to somebody else."""
+        """The run with this id, if it is in memory. Raises NotFound, also when it belongs to somebody else."""
+        if live := self._in_memory(response_id, principal):
+            return live
+        raise _not_found(response_id)
+
+    def _in_memory(self, response_id: str, principal: str) -> Live | None:
         live = self._lives.get(response_id)
-        if live is None or live.principal != principal:
-            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        return live if live is not None and live.principal == principal else None
+
+    async def read(self, response_id: str, principal: str) -> Response:
+        """The run with this id as it is now, in memory or stored, to be looked at. Raises NotFound."""
+        if live := self._in_memory(response_id, principal):
+            return live.response
+        response = await self._archive.read(response_id, principal) if self._archive else None
+        if response is None:
+            raise _not_found(response_id)
+        return response
+
+    async def recall(self, response_id: str, principal: str) -> Live:
+        """The run with this id, in memory or from the store; one that was open there goes on. Raises NotFound."""
+        if live := self._in_memory(response_id, principal):
+            return live
+        revived = await self._revive(response_id, principal)
+        if not revived.response.is_open:
+            return self._revived_live(revived, None, principal)
+        async with self._taking_up:
+            if live := self._in_memory(response_id, principal):
+                return live
+            revived = await self._revive(response_id, principal)  # it may have gone on since, and ended
+            return self._take_up(revived, principal)
+
+    async def _revive(self, response_id: str, principal: str) -> Revived:
+        revived = await self._archive.revive(response_id, principal) if self._archive else None
+        if revived is None:
+            raise _not_found(response_id)
+        return revived
+
+    def _take_up(self, revived: Revived, principal: str) -> Live:
+        """Let a run go on as of its last record, in this server. Its times begin anew, and nobody reads it yet."""
+        response = revived.response
+        if not response.is_open:
+            return self._revived_live(revived, None, principal)
+        self._admit(principal)
+        spec = response.request.spec(response.id)
+        sequence = restore_sequence(self.backend, spec, revived.past) if revived.is_whole else None
+        if sequence is None:
+            log.warning("response %s cannot be taken up: what was before it, or its backend, is gone", response.id)
+            raise _not_found(response.id)
+        live = self._revived_live(revived, sequence, principal)
+        assert self._archive is not None
+        live.tokens_seen = sequence.tokens.total
+        live.recorder = Recorder(self._archive.store, response, sequence, live.tokens_seen, revived.num_records)
+        live.expect_reader()
+        self._carry_soon(live, None)
         return live
+
+    def _revived_live(self, revived: Revived, sequence: Sequence | None, principal: str) -> Live:
+        live = Live(revived.response, sequence, self._settings, principal)
+        live.revival = Revival(mint_id("rev"), revived.next_seq)
+        return live
+
+    async def before(self, response_id: str, principal: str) -> Before:
+        """A stored run that another one may go on from. Raises RequestError, `previous_response_not_found`."""
+        live = self._in_memory(response_id, principal)
+        if live is not None and live.response.round is not None:
+            if not (live.response.is_stored and live.response.can_go_on):
+                raise previous_not_found(response_id)
+            return Before(live.response, live)
+        revived = await self._archive.revive(response_id, principal) if self._archive else None
+        if revived is None or not (revived.is_whole and revived.response.can_go_on):
+            raise previous_not_found(response_id)
+        return Before(revived.response, live, past=revived.past if revived.has_rest else None)
 
     def cancel(self, response_id: str, principal: str) -> None:
         """End an open run because its client wants that. Raises NotFound."""
         live = self.find(response_id, principal)
         if not live.response.is_open:
-            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+            raise _not_found(response_id)
         live.cancel("cancelled")
 
     async def append(self, live: Live, items: list[Item], choice: ToolChoice | None, started_ms: float) -> Appended:
@@ -269,6 +367,10 @@ def _with_trigger(request: RunRequest) -> RunRequest:
     is_all = isinstance(request.items[-1], CompactionTrigger)
     generate = request.generate and not is_all
     return msgspec.structs.replace(request, items=items, compacts_first=True, generate=generate)
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
 
 
 def _check_can_continue(previous: Live) -> None:

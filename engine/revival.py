@@ -14,13 +14,15 @@ from engine.backends.base import Past
 from engine.errors import RequestError, ServerError
 from engine.events import Event, decode_event
 from engine.folded import FoldedItem
-from engine.items import Call, Item, decode_item, type_of
+from engine.items import Call, Compaction, Item, decode_item, type_of
 from engine.journal import FORMAT, StartRecord, StepRecord
 from engine.request import RunRequest
-from engine.response import Response
+from engine.resolving import open_window
+from engine.response import NUM_OPENING, Response
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.tokens import Span
+from engine.truncation import droppable_units, without_oldest
 from engine.writer import MintId
 
 
@@ -40,6 +42,14 @@ class Recorded:
     request: RunRequest
     steps: list[_Step]
 
+    @property
+    def next_seq(self) -> int:
+        """The next number in its log after its last record."""
+        if not self.steps:
+            return NUM_OPENING
+        last = self.steps[-1].record
+        return last.next_seq + (last.ending is not None)
+
     def revive(
         self,
         settings: Settings,
@@ -47,10 +57,24 @@ class Recorded:
         now: float,
         before: Response | None = None,
         sealer: Sealer | None = None,
+        *,
+        keeps_items: bool = False,
     ) -> Response:
-        """The run as of its last record. before: the run that it goes on from, where that is still known."""
+        """The run as of its last record. before: the run that it goes on from, where that is still known.
+
+        keeps_items: also if such a run has no need of them. Raises RequestError for a compaction that cannot be opened.
+        """
         start = self.start
-        response = Response(start.response_id, self.request, settings, mint_id, start.created_at, before, sealer)
+        response = Response(
+            start.response_id,
+            self.request,
+            settings,
+            mint_id,
+            start.created_at,
+            before,
+            sealer,
+            keeps_items=keeps_items,
+        )
         response.answers.restore([], start.digests, [])
         response.start()
         for step in self.steps:
@@ -59,11 +83,17 @@ class Recorded:
             response.fail(ServerError("The server stopped before the response's first step had ended."), now)
         return response
 
-    def transcript(self) -> list[Item]:
-        """All that was given to the model and made by it, in order."""
-        items = [*self.request.items]
+    def context(self, earlier: Sequence[Item], sealer: Sealer) -> list[Item]:
+        """All that a model has to be given to go on from here. earlier: the same of the run that this one goes on from.
+
+        Raises RequestError for a compaction that cannot be opened.
+        """
+        items = [*earlier, *self.request.items]
         for step in self.steps:
-            items += [*step.given, *(one.item() if isinstance(one, FoldedItem) else one for one in step.made)]
+            items += step.given
+            for one in step.made:
+                item = one.item() if isinstance(one, FoldedItem) else one
+                items = open_window(item, sealer) if isinstance(item, Compaction) else [*items, item]
         return items
 
 
@@ -79,17 +109,23 @@ def _restore(response: Response, step: _Step) -> None:
         response.restore_end(record.ending.completed_at, record.ending.error, record.ending.incomplete_details)
 
 
-def past_of(chain: Sequence[Recorded]) -> Past:
-    """What the sequence of the last of these runs has been through; each of them goes on from the one before."""
+def past_of(chain: Sequence[Recorded], sealer: Sealer) -> Past:
+    """What the sequence of the last of these runs has been through; each of them goes on from the one before.
+
+    Raises RequestError for a compaction that cannot be opened.
+    """
     spans: list[Span] = []
     rounds: list[list[Item]] = []
     unread: list[Item] = []  # given, and no step has begun with it
     earlier: list[Item] = []
     num_tokens = 0
     for recorded in chain:
-        if not recorded.start.goes_on:  # everything before was given to a new sequence, together with what is new
-            spans, rounds, unread = [], [], [*earlier]
-        unread += recorded.request.items
+        if recorded.start.goes_on:
+            unread += recorded.request.items
+        else:  # everything before was given to a new sequence, together with what is new
+            everything = [*earlier, *recorded.request.items]
+            unread = without_oldest(everything, droppable_units(everything), recorded.start.num_cut)
+            spans, rounds = [], []
         num_steps = 0
         for step in recorded.steps:
             unread += step.given
@@ -98,7 +134,7 @@ def past_of(chain: Sequence[Recorded]) -> Past:
             if step.record.progress.num_steps > num_steps:
                 rounds.append(unread)
                 unread, num_steps = [], step.record.progress.num_steps
-        earlier += recorded.transcript()
+        earlier = recorded.context(earlier, sealer)
     return Past(spans, [*rounds, unread] if unread else rounds, num_tokens)
 
 

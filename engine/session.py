@@ -116,7 +116,7 @@ class Reader(Protocol):
     """Whoever sends the events of a lane's run."""
 
     @property
-    def has_more(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether there are events it has not sent."""
 
 
@@ -139,7 +139,7 @@ class Lane:
     @property
     def has_unread(self) -> bool:
         """Whether events of the lane's run have yet to go out; another run must not take their place."""
-        return self.reader is not None and self.reader.has_more
+        return self.reader is not None and self.reader.has_unsent
 
     @property
     def can_start(self) -> bool:
@@ -283,12 +283,16 @@ class Session:
         return CancelRun(frame, response)
 
     def _resume(self, frame: Resume) -> Command:
+        self.check_resume(frame)
+        return ResumeRun(frame)
+
+    def check_resume(self, frame: Resume) -> None:
+        """Raises RequestError when the lane has something else to do than to read this run."""
         lane = self._lane(frame.stream_id)
         response = lane.response
         has_other = response is not None and response.is_open and response.id != frame.response_id
         if lane.is_starting or lane.queue or has_other:
             raise RequestError("This lane has an open response.", param="stream_id", code="lane_is_busy")
-        return ResumeRun(frame)
 
     def _lane(self, stream_id: str | None) -> Lane:
         """The lane, made when it is new. Raises RequestError when there are too many."""

@@ -3,7 +3,7 @@
 One item streams at a time; whatever starts next closes it. Finished items are kept folded, by the log and for `output`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -157,11 +157,12 @@ class ItemWriter:
         self._on_item(item)
         return item
 
-    def restore(self, made: Iterable[FoldedItem | Call]) -> None:
-        """Have finished these items; the log gets their events otherwise."""
-        for entry in made:
-            self.finished.append(entry)
-            self._on_item(entry.item() if isinstance(entry, FoldedItem) else entry)
+    def restore(self, entry: FoldedItem | Call) -> Item:
+        """Have finished this item; the log gets its events otherwise."""
+        self.finished.append(entry)
+        item = entry.item() if isinstance(entry, FoldedItem) else entry
+        self._on_item(item)
+        return item
 
     def _expect_no_call(self) -> None:
         if self._call is not None:

@@ -12,6 +12,7 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from engine.backends.base import Backend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
+from engine.sealing import KEY_BYTES
 from engine.server.app import App, open_app
 from engine.settings import Settings
 from engine.store import Store
@@ -107,9 +108,13 @@ class Served:
 async def open_served(
     scenario: str = TWO_CALLS, backend: Backend | None = None, store: Store | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise."""
+    """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise.
+
+    store: where it keeps what is stored, so that another one, with the same key, may find it; without it, nothing is.
+    """
     backend = backend or ScriptBackend([parse_scenario(scenario)])
     settings.setdefault("lifecycle", "append")
-    async with open_app(backend, Settings(**settings), store=store) as app, trio.open_nursery() as nursery:
+    key = None if store is None else bytes(KEY_BYTES)
+    async with open_app(backend, Settings(**settings), key, store) as app, trio.open_nursery() as nursery:
         yield Served(app, nursery)
         nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ echo "== twenty runs of the default model"
 work=$(mktemp -d)
 trap 'kill "${server:-0}" 2>/dev/null; rm -rf "$work"' EXIT
 mkfifo "$work/out"
-.venv/bin/longloop serve --port 0 >"$work/out" 2>"$work/log" &
+.venv/bin/longloop serve --port 0 --set data_dir="$work/data" >"$work/out" 2>"$work/log" &
 server=$!
 read -r line <"$work/out" || fail "the server did not start: $(tail -n 3 "$work/log")"
 PYTHONPATH=. $python demos/many_runs.py --url "${line##* }" --runs 20

@@ -76,6 +76,7 @@ LAYERS: dict[str, str] = {
         toolschema
     """,
     "responses": """
+        archive
         compacting
         conversations
         opening
@@ -85,7 +86,10 @@ LAYERS: dict[str, str] = {
         compaction
         loop
     """,
-    "live": "live",
+    "live": """
+        live
+        recorder
+    """,
     "impure leaves": """
         backends/convert
         backends/local

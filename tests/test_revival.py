@@ -26,7 +26,7 @@ from engine.status import Status
 from engine.tokens import TokenLog
 from engine.usage import Timing, Usage
 from tests.journaled import JournaledRun, ids_of, state_of
-from tests.machines import NOTE, NOW, SETTINGS, WEATHER, call, counting_ids, item, output, request, stop, user
+from tests.machines import NOTE, NOW, SEALER, SETTINGS, WEATHER, call, counting_ids, item, output, request, stop, user
 from tests.served import FUNCTION, TWO_CALLS
 from tests.test_response import Walk
 
@@ -74,7 +74,7 @@ def test_run_that_dies_at_every_record_goes_on_as_one_that_never_does(
     assert other.live == one.live
     assert state_of(other.response) == state_of(one.response)
     assert (other.start, other.records) == (one.start, one.records)
-    past = past_of([one.recorded()])
+    past = past_of([one.recorded()], SEALER)
     log = TokenLog()
     log.extend(past.spans)
     assert list(log.since(0)) == list(one.tokens.since(0))
@@ -243,13 +243,13 @@ def test_run_of_a_chain_knows_what_was_before() -> None:
     assert revived.round.items() == second.round.items() == [asked("hi"), *first.response.output, output("call_0")]
 
 
-def test_transcript_is_what_was_given_and_made() -> None:
+def test_context_is_what_was_given_and_made() -> None:
     run = JournaledRun(tools=TOOLS).step("t", call())
     run.append(output("call_0"))
     run.response.take_new_items()
     run.step("u")
     first, called, last = run.response.output
-    assert run.recorded().transcript() == [asked("hi"), first, called, output("call_0"), last]
+    assert run.recorded().context([user()], SEALER) == [user(), asked("hi"), first, called, output("call_0"), last]
 
 
 # --- what a backend is to be given -------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_past_has_a_round_for_each_step() -> None:
     run = JournaledRun(tools=TOOLS).step(call())
     run.append(output("call_0"))
     run.response.take_new_items()
-    past = past_of([run.step(call()).recorded()])
+    past = past_of([run.step(call()).recorded()], SEALER)
     assert past.rounds == [[asked("hi")], [output("call_0")]]
     assert ids_of(past.spans) == ids_of(list(run.tokens.since(0)))
     assert past.num_tokens == len(run.tokens)
@@ -268,7 +268,7 @@ def test_past_has_a_round_for_each_step() -> None:
 def test_past_of_a_continued_sequence_begins_with_the_earlier_run() -> None:
     first = JournaledRun(tools=TOOLS).step("t")
     second = JournaledRun(tools=TOOLS, input="and", goes_on=first).step(call())
-    past = past_of([first.recorded(), second.recorded()])
+    past = past_of([first.recorded(), second.recorded()], SEALER)
     assert past.rounds == [[asked("hi")], [asked("and")]]
     assert ids_of(past.spans) == ids_of(list(second.tokens.since(0)))
 
@@ -276,7 +276,7 @@ def test_past_of_a_continued_sequence_begins_with_the_earlier_run() -> None:
 def test_past_of_a_new_sequence_begins_with_all_that_was_before() -> None:
     first = JournaledRun(tools=TOOLS).step("t")
     second = JournaledRun(input="and").step(call())
-    past = past_of([first.recorded(), second.recorded()])
+    past = past_of([first.recorded(), second.recorded()], SEALER)
     assert past.rounds == [[asked("hi"), *first.response.output, asked("and")]]
     assert ids_of(past.spans) == ids_of(list(second.tokens.since(0)))
 
@@ -284,9 +284,9 @@ def test_past_of_a_new_sequence_begins_with_all_that_was_before() -> None:
 def test_what_was_prepared_and_not_sampled_from_is_part_of_the_next_round() -> None:
     first = JournaledRun(generate=False)
     first.response.complete_without_sampling(Usage(), Timing(), NOW)
-    assert past_of([first.recorded()]).rounds == [[asked("hi")]]
+    assert past_of([first.recorded()], SEALER).rounds == [[asked("hi")]]
     second = JournaledRun(input="and", goes_on=first).step("t")
-    assert past_of([first.recorded(), second.recorded()]).rounds == [[asked("hi"), asked("and")]]
+    assert past_of([first.recorded(), second.recorded()], SEALER).rounds == [[asked("hi"), asked("and")]]
 
 
 async def play(sequence: Any, items: list[Item]) -> list[Any]:
@@ -312,7 +312,7 @@ async def test_sequence_that_is_given_the_past_goes_on_as_the_one_that_was_lost(
     response.end_step(end, end.timing, NOW)
     _, record = journal.record(sequence.tokens, sequence.num_context_tokens)
     revived = backend.open_sequence(wanted.spec("resp_0"))
-    revived.restore(past_of([read(start, [record])]))
+    revived.restore(past_of([read(start, [record])], SEALER))
     outputs = [output("call_0", "one"), output("call_1", "two")]
     assert revived.num_context_tokens == sequence.num_context_tokens
     assert await play(revived, outputs) == await play(sequence, outputs)

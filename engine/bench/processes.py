@@ -33,9 +33,10 @@ async def open_peer(kind: str) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def open_longloop(scenario: str, folder: Path, **settings: object) -> AsyncIterator[Served]:
-    """A longloop server that plays `scenario` (YAML text, written into `folder`)."""
+    """A longloop server that plays `scenario` (YAML text, written into `folder`, where it keeps its data, too)."""
     file = folder / "bench.yaml"
     file.write_text(scenario)
+    settings = {"data_dir": folder / "data"} | settings
     assignments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "engine", "serve", "--backend", f"script:{file}", "--port", "0", *assignments]
     async with _open(command) as served:

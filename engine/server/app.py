@@ -1,7 +1,7 @@
 """The server: one listener, everything that must outlive it opened around it.
 
-Lifetimes nest: backend > responses > listener > connections. SIGTERM and SIGINT close the listener, drain the runs,
-let connections flush and close them; leaving the blocks is the whole shutdown.
+Lifetimes nest: store > backend > responses > listener > connections. SIGTERM and SIGINT close the listener, drain the
+runs, let connections flush and close them; leaving the blocks is the whole shutdown.
 """
 
 import logging
@@ -15,7 +15,6 @@ from typing import Final
 import trio
 
 from engine.backends.base import Backend
-from engine.conversations import Conversations
 from engine.errors import BackendError, ServerError
 from engine.keyfile import load_key
 from engine.responses import Responses
@@ -28,6 +27,7 @@ from engine.server.routes import Routes, Service
 from engine.server.runs import RunRoutes
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
+from engine.sqlite_store import open_store
 from engine.store import Store
 
 _KEY_FILE: Final = "sealing.key"
@@ -86,9 +86,8 @@ async def open_app(
 
     key: what it seals with; without one, what it has sealed is lost with it. store: without one it keeps nothing.
     """
-    conversations = None if store is None else Conversations(store)
     async with trio.open_nursery() as runs:
-        yield App(Responses(backend, settings, runs, Sealer(key or new_key()), conversations), settings)
+        yield App(Responses(backend, settings, runs, Sealer(key or new_key()), store), settings)
         runs.cancel_scope.cancel("the server stops")
 
 
@@ -104,11 +103,15 @@ async def serve(
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
     waiting for a model to load, or with what has kept one from loading.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
-    KeyFileError.
+    KeyFileError, StoreUnusable.
     """
     _check_host(settings)
     key = await trio.to_thread.run_sync(load_key, settings.data_dir / _KEY_FILE)
-    async with open_backend as backend, open_app(backend, settings, key) as app:
+    async with (
+        open_store(settings) as store,
+        open_backend as backend,
+        open_app(backend, settings, key, store) as app,
+    ):
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)

@@ -58,11 +58,14 @@ class Lanes:
 
     # --- chains ---
 
-    def before(self, stream_id: str | None, response_id: str) -> Before:
-        """The run to go on from; on its own lane the new one takes its place. Raises RequestError for an unknown id."""
+    def before(self, stream_id: str | None, response_id: str) -> Before | None:
+        """The run to go on from; on its own lane the new one takes its place. None when no lane has it.
+
+        Raises RequestError when nothing can go on from it.
+        """
         lanes = self._session.remembered(response_id)
         if not lanes:
-            raise previous_not_found(response_id)
+            return None
         is_own = stream_id in lanes
         live = self._lives[stream_id if is_own else lanes[0]]
         if not live.response.can_go_on:

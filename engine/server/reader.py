@@ -35,7 +35,7 @@ class Reader:
 
     async def wait_end(self) -> None:
         """Wait until the run is over."""
-        while self._live.response.is_open:
+        while not self._live.is_over:
             await self._wait()
             self.cursor.skip()
 
@@ -45,7 +45,7 @@ class Reader:
     async def __anext__(self) -> Sequence[bytes]:
         """The next events, at least one. Loses nothing when it is cancelled. Raises EventsExpired, SlowReader."""
         while not self.cursor.has_more:
-            if not self._live.response.is_open:
+            if self._live.is_over:
                 raise StopAsyncIteration
             await self._wait()
         return [chunk for event in self.cursor.read_nowait(_BATCH) for chunk in self._chunks(event)]

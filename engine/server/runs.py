@@ -16,7 +16,7 @@ from engine.bodies import CreateBody, decode_create_body
 from engine.clock import now_ms
 from engine.errors import RequestError
 from engine.live import Live
-from engine.opening import Before, previous_not_found
+from engine.opening import Before
 from engine.outgoing import EventForm
 from engine.parameters import unsupported
 from engine.request import RunRequest, read_create_body
@@ -65,7 +65,8 @@ class RunRoutes:
         body = self._decode(data)
         asked = self._check(body)
         validate_ms = now_ms() - received_ms
-        live = await self._responses.create(asked, principal(request.head), self._before(asked))
+        owner = principal(request.head)
+        live = await self._responses.create(asked, owner, await self._before(asked, owner))
         live.validate_ms = validate_ms
         if body.stream:
             return self._stream(live, 0, is_padded=asked.wants_padding)
@@ -77,7 +78,8 @@ class RunRoutes:
     async def _count(self, request: Request) -> Answer:
         body = self._decode(await request.read_body())
         asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
-        num_tokens = await self._responses.count_input(asked, principal(request.head), self._before(asked))
+        owner = principal(request.head)
+        num_tokens = await self._responses.count_input(asked, owner, await self._before(asked, owner))
         return json_answer({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     async def _compact(self, request: Request) -> Answer:
@@ -87,7 +89,8 @@ class RunRoutes:
         if body.conversation is not None:
             raise unsupported("conversation")
         asked = self._check(body if body.input is not None else msgspec.structs.replace(body, input=[]))
-        return json_answer(await self._responses.compact(asked, principal(request.head), self._before(asked)))
+        owner = principal(request.head)
+        return json_answer(await self._responses.compact(asked, owner, await self._before(asked, owner)))
 
     def _decode(self, data: bytes) -> CreateBody:
         return decode_create_body(data, max_depth=self._settings.max_json_depth)
@@ -95,17 +98,18 @@ class RunRoutes:
     def _check(self, body: CreateBody) -> RunRequest:
         return read_create_body(body, default_model=self._responses.default_model(), settings=self._settings)
 
-    def _before(self, asked: RunRequest) -> Before | None:
-        if asked.previous_response_id is not None:
-            raise previous_not_found(asked.previous_response_id)
-        return None
+    async def _before(self, asked: RunRequest, owner: str) -> Before | None:
+        if asked.previous_response_id is None:
+            return None
+        return await self._responses.before(asked.previous_response_id, owner)
 
     async def _read(self, request: Request) -> Answer | StreamedAnswer:
-        live = self._find(request)
         query = read_query(request.head, ReadQuery)
         if query.stream:
+            live = await self._responses.recall(request.params["id"], principal(request.head))
             return self._stream(live, query.starting_after + 1, is_padded=query.include_obfuscation)
-        return json_answer(live.response.snapshot())
+        response = await self._responses.read(request.params["id"], principal(request.head))
+        return json_answer(response.snapshot())
 
     async def _cancel(self, request: Request) -> Answer:
         """The response as it ended, by this or before."""

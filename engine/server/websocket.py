@@ -19,9 +19,10 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 from engine.clock import now_ms
 from engine.errors import EngineError, NotFound, RequestError, ServerError
 from engine.events import encode_event
-from engine.frames import Append, Inject
+from engine.frames import Append, Inject, Resume
 from engine.items import Answer, answer_key
 from engine.live import Cursor, Live, is_terminal
+from engine.opening import Before
 from engine.outgoing import EventForm, encode_frame, with_lane
 from engine.request import read_append, read_create, read_input
 from engine.response import Response
@@ -178,7 +179,7 @@ class Connection:
                 response_id = response.id if response else frame.response_id
                 self._responses.cancel(response_id or "", self._admission.principal)
             case ResumeRun(frame):
-                self._resume(stream_id, frame.response_id, frame.starting_after)
+                await self._resume(frame)
             case Nothing():
                 pass
 
@@ -213,10 +214,10 @@ class Connection:
         previous_id = request.previous_response_id
         said = self._steering.waiting_items(stream_id, previous_id)
         request = msgspec.structs.replace(request, items=[*request.items, *said])
-        before = None if previous_id is None else self._lanes.before(stream_id, previous_id)
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
+            before = await self._before(stream_id, previous_id)
             live = await self._responses.create(request, self._admission.principal, before)
         finally:
             lane.is_starting = False
@@ -275,19 +276,29 @@ class Connection:
         self._accept(stream_id, live, Appended([], []))
         self._lanes.adopt(stream_id, live, 0)
 
-    def _resume(self, stream_id: str | None, response_id: str, starting_after: int) -> None:
-        live = self._responses.find(response_id, self._admission.principal)
-        self._lanes.adopt(stream_id, live, starting_after + 1)
-        self._send(
-            {
-                "type": "response.resume.accepted",
-                "response_id": response_id,
-                "starting_after": starting_after,
-                "status": live.response.status.value,
-                "last_sequence_number": live.response.log.next - 1,
-            },
-            stream_id,
-        )
+    async def _before(self, stream_id: str | None, response_id: str | None) -> Before | None:
+        """The run to go on from: of a lane, or else a stored one. Raises RequestError when there is no such run."""
+        if response_id is None:
+            return None
+        if before := self._lanes.before(stream_id, response_id):
+            return before
+        return await self._responses.before(response_id, self._admission.principal)
+
+    async def _resume(self, frame: Resume) -> None:
+        live = await self._responses.recall(frame.response_id, self._admission.principal)
+        self._session.check_resume(frame)  # again: reading it may have taken its time
+        response, first = live.response, live.first_missed(frame.starting_after, frame.revival)
+        self._lanes.adopt(frame.stream_id, live, first)
+        accepted = {
+            "type": "response.resume.accepted",
+            "response_id": response.id,
+            "starting_after": first - 1,
+            "status": response.status.value,
+            "last_sequence_number": response.log.next - 1,
+        }
+        if live.revival is not None:
+            accepted |= {"revival": live.revival.id, "still_pending": response.still_pending()}
+        self._send(accepted, frame.stream_id)
 
     def _wake_writer(self) -> None:
         self._wake.set()

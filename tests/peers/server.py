@@ -44,8 +44,13 @@ class ServerProcess:
 
 @asynccontextmanager
 async def open_server(backend: str, log_file: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
-    """A server with this backend, its stderr in `log_file`. Fails when it logs an error or ends badly."""
+    """A server with this backend, its stderr in `log_file`. Fails when it logs an error or ends badly.
+
+    Without a `data_dir` of its own it stores nothing, since only one server may use one.
+    """
     told = {"drain_s": 1, "lifecycle": "append"} | settings
+    if "data_dir" not in told:
+        told.setdefault("store", "none")
     flags = [flag for name, value in told.items() for flag in ("--set", f"{name}={_toml(value)}")]
     command = [sys.executable, "-m", "engine", "serve", "--backend", backend, "--port", "0"]
     with open(log_file, "wb") as log:
