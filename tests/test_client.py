@@ -10,8 +10,6 @@ import trio.testing
 
 from engine.client import ConnectionLost, Event, FunctionTool, Result, Retry, Run, RunFailed, custom_tool, open_run
 from engine.client_fake import AwaitAnswer, Call, Fail, FakeServer, Say, Think, refusal
-from engine.client_outbox import Outbox
-from engine.client_tools import ToolRunner
 from engine.client_wire import NoServer, endpoint_url
 
 
@@ -562,11 +560,6 @@ async def test_second_reader_is_refused(autojump_clock):
 
 
 # --- small things ------------------------------------------------------------------------------------------------
-
-
-def test_two_tools_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="two tools are named look"):
-        ToolRunner([FunctionTool(look), FunctionTool(look)], Outbox(), on_ready=lambda: None)
 
 
 @pytest.mark.parametrize(
