@@ -430,6 +430,7 @@ async def test_server_that_is_not_there_at_first_is_not_waited_for(autojump_cloc
 
 
 async def test_run_that_is_not_resumable_ends_with_its_connection(autojump_clock):
+    """diegosouzapw/OmniRoute#12737: a close before the terminal passed for the end, and the answer was cut."""
     server = FakeServer([calling("c0"), [Say("x")]], cuts=[2])
     with pytest.raises(ConnectionLost):
         await result_on(server, resumable=False)

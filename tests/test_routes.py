@@ -136,6 +136,7 @@ def test_another_method_on_a_known_path_is_405_and_says_which_are_allowed(
 
 
 def test_a_plain_get_of_responses_is_426() -> None:  # P3
+    # openai/codex#43353, #19821, ranxianglei/billion-context#169: without it clients did not fall back to HTTP at once.
     status, _, headers = answer(get("/v1/responses"))
     assert (status, error(get("/v1/responses"))) == (426, (426, "upgrade_required"))
     assert headers == {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
