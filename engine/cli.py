@@ -1,6 +1,7 @@
 """The command line: what each command takes, in words a newcomer understands."""
 
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -73,11 +74,11 @@ def serve(
         "lifecycle": lifecycle,
         "keep_open": keep_open,
     }
-    settings = read_settings(config, set_ or [], flags)
+    read = partial(read_settings, config, set_ or [], flags)
     if show:
-        show_settings(settings)
+        show_settings(read())
     else:
-        serve_command(settings)
+        serve_command(read(), read if config else None)
 
 
 @app.command()

@@ -106,6 +106,7 @@ class Live:
         self.waiting: trio.CancelScope | None = None  # around the loop's wait for the model
         self.at_end: Callable[[], None] | None = None  # called once when it is over, before any reader knows
         self.queue_ms = 0.0
+        self.route_ms = 0.0
         self.validate_ms = 0.0
         self._settings = settings
         self._sequence = sequence

@@ -116,9 +116,13 @@ def times_of(extension: Extension) -> Timing:
 def _given(live: Live, prepared: Timing, wait_ms: float) -> Timing:
     """The times of everything before sampling, taken over from where they were measured."""
     timing = msgspec.structs.replace(
-        prepared, queue_ms=live.queue_ms, validate_ms=live.validate_ms, client_wait_ms=wait_ms
+        prepared,
+        queue_ms=live.queue_ms,
+        route_ms=live.route_ms,
+        validate_ms=live.validate_ms,
+        client_wait_ms=wait_ms,
     )
-    live.queue_ms = live.validate_ms = 0.0
+    live.queue_ms = live.route_ms = live.validate_ms = 0.0
     return timing
 
 

@@ -34,6 +34,7 @@ from engine.recorder import Recorder
 from engine.request import RunRequest
 from engine.resolving import look_up_items
 from engine.response import Response
+from engine.routing import apply_route
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
@@ -78,7 +79,7 @@ class Responses:
 
     def default_model(self) -> str:
         """The model of a request that names none."""
-        return self.backend.models()[0].id
+        return self.backend.resolve(None).id
 
     # --- starting ---
 
@@ -89,10 +90,13 @@ class Responses:
         before it.
         """
         self._admit(principal)
-        request = _with_trigger(request)
+        request, route_ms = self._route(_with_trigger(request), is_run=True)
         if request.conversation_id is None:
-            return await self._create(request, principal, before)
-        return await self._create_in(request.conversation_id, request, principal)
+            live = await self._create(request, principal, before)
+        else:
+            live = await self._create_in(request.conversation_id, request, principal)
+        live.route_ms = route_ms
+        return live
 
     async def _create_in(self, conversation_id: str, request: RunRequest, principal: str) -> Live:
         """A run that is given a conversation, which grows by the run when that is over."""
@@ -141,6 +145,7 @@ class Responses:
 
     async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
+        request, _ = self._route(request)
         earlier: list[Item] = []
         if request.conversation_id is not None:
             if self.conversations is None:
@@ -154,6 +159,7 @@ class Responses:
     async def compact(self, request: RunRequest, principal: str, before: Before | None = None) -> CompactedContext:
         """The request's context made short, without a run. Raises EngineError."""
         self._admit(principal)
+        request, _ = self._route(request)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         return await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
@@ -206,16 +212,25 @@ class Responses:
         self._lives[live.response.id] = live
         self._nursery.start_soon(self._carry, live, prepared, name=live.response.id)
 
+    def _route(self, request: RunRequest, *, is_run: bool = False) -> tuple[RunRequest, float]:
+        """The request with what its model means, and the milliseconds that took. Raises RequestError."""
+        started_ms = now_ms()
+        route = self.backend.resolve(request.echo.model)
+        request = apply_route(route, request)
+        if is_run and route.max_runs is not None:
+            num_open = sum(
+                live.response.is_open and live.response.request.echo.model == route.id for live in self._lives.values()
+            )
+            if num_open >= route.max_runs:
+                raise _too_many(f"More than {route.max_runs} open responses of the model '{route.id}'.")
+        return request, now_ms() - started_ms
+
     def _admit(self, principal: str) -> None:
         if self._is_draining:
             raise ServerError("The server is shutting down.", code="server_is_overloaded", status=503)
         num_open = sum(live.principal == principal and live.response.is_open for live in self._lives.values())
         if num_open >= self._settings.max_runs_per_principal:
-            raise RequestError(
-                f"More than {self._settings.max_runs_per_principal} open responses.",
-                code="rate_limit_exceeded",
-                status=429,
-            )
+            raise _too_many(f"More than {self._settings.max_runs_per_principal} open responses.")
 
     async def _carry(self, live: Live, prepared: Timing | None) -> None:
         """The run's task: its loop, and the time in which its end can still be read if others may do so."""
@@ -367,6 +382,10 @@ def _with_trigger(request: RunRequest) -> RunRequest:
     is_all = isinstance(request.items[-1], CompactionTrigger)
     generate = request.generate and not is_all
     return msgspec.structs.replace(request, items=items, compacts_first=True, generate=generate)
+
+
+def _too_many(message: str) -> RequestError:
+    return RequestError(message, code="rate_limit_exceeded", status=429)
 
 
 def _not_found(response_id: str) -> NotFound:

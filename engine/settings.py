@@ -4,9 +4,9 @@ Values come from flags, then the environment (`LONGLOOP_PAUSE_TTL_S=60`), then a
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
@@ -18,6 +18,38 @@ Bytes = Annotated[int, Field(gt=0)]
 
 EventNames = Literal["openai", "open_responses"]
 LifecycleName = Literal["append", "chain", "inject"]
+
+
+class ModelDefaults(BaseModel):
+    """What the runs of a model are given that name none of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    max_output_tokens: Count | None = None
+    effort: str | None = None
+
+
+class ModelSettings(BaseModel):
+    """A model under a name of its own. What is not said is as in the settings of the same name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backend: str | None = None
+    model: str | None = None
+    dtype: Literal["bfloat16", "float32"] | None = None
+    threads: int | None = Field(None, ge=0)
+    max_kv_bytes: Bytes | None = None
+    tokenizer: str | None = None
+    token_cache: bool | None = None
+    aliases: list[str] = []
+    defaults: ModelDefaults = ModelDefaults()
+    max_output_tokens: Count | None = None
+    max_runs: Count | None = None
+
+
+OF_A_BACKEND: Final = ("backend", "model", "dtype", "threads", "max_kv_bytes", "tokenizer", "token_cache")
 
 
 class Settings(BaseSettings):
@@ -42,6 +74,9 @@ class Settings(BaseSettings):
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
     tokenizer: str = Field("", description="tokenizer of the script backend: `default`, a folder, or none (estimates)")
     token_cache: bool = Field(True, description="false: the script backend renders the history each turn (benches)")
+    models: dict[str, ModelSettings] = Field(
+        {}, description="several models by name, each with backend, aliases, defaults, limits; the first is the default"
+    )
     lifecycle: LifecycleName = Field("chain", description="lifecycle of connections that name none")
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
@@ -110,9 +145,16 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        if message := _contradiction(self):
+        if message := _contradiction(self) or _contradiction_of_backends(self):
             raise PydanticCustomError("contradiction", "{message}", {"message": message})
         return self
+
+    def of_model(self, name: str) -> Self:
+        """These settings with what the model of this name says of its backend."""
+        own = self.models[name].model_dump(include=set(OF_A_BACKEND), exclude_none=True)
+        if not own.get("backend", self.backend).startswith("script:"):
+            own = {"tokenizer": "", "token_cache": True} | own  # they are for scripts, which others may be
+        return self.model_copy(update={"models": {}} | own)
 
     @classmethod
     def settings_customise_sources(
@@ -145,6 +187,20 @@ def _contradiction(settings: Settings) -> str | None:
     if s.ledger == "none" and (s.ledger_wait or s.budget_tokens or s.budget_tokens_per_principal):
         name = next(n for n in ("ledger_wait", "budget_tokens", "budget_tokens_per_principal") if getattr(s, n))
         return f"{name} is set but ledger is none: there is nothing that counts"
+    return None
+
+
+def _contradiction_of_backends(settings: Settings) -> str | None:
+    """The same of what the backends have, or the only one."""
+    for name, model in settings.models.items():
+        default, limit = model.defaults.max_output_tokens, model.max_output_tokens
+        if default and limit and default > limit:
+            return f"models.{name}: defaults.max_output_tokens ({default}) is more than max_output_tokens ({limit})"
+        if message := _contradiction_of_backends(settings.of_model(name)):
+            return f"models.{name}: {message}"
+    s = settings
+    if s.models:
+        return None
     if s.tokenizer and not s.backend.startswith("script:"):
         return f"tokenizer ({s.tokenizer}) is for the script backend, but backend is {s.backend}: a model has its own"
     if not s.token_cache and not s.tokenizer:

@@ -53,6 +53,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     """
 
     queue_ms: float = 0.0
+    route_ms: float = 0.0
     validate_ms: float = 0.0
     render_ms: float = 0.0
     tokenize_ms: float = 0.0

@@ -49,6 +49,9 @@ def test_faults_of_a_settings_file_name_it(tmp_path: Path, monkeypatch: pytest.M
         ("port = 'x'", f"Setting port in {file}: "),
         ("ports = 1", f"unknown setting 'ports' in {file}. Did you mean 'port'?"),
         ("port", f"{file}: "),
+        ("[models.a]\nbakend = 'local'", f"unknown setting 'models.a.bakend' in {file}. Did you mean 'backend'?"),
+        ("[models.a.defaults]\ntemp = 1", f"unknown setting 'models.a.defaults.temp' in {file}."),
+        ("[models.a]\nmax_runs = 0", f"Setting models.a.max_runs in {file}: "),
     ]:
         file.write_text(text)
         assert fault(file).startswith(said)

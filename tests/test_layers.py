@@ -99,6 +99,7 @@ LAYERS: dict[str, str] = {
         backends/pretrained
         backends/prompt
         backends/ragged
+        backends/router
         backends/script
         backends/script_prompt
         backends/script_step
@@ -132,6 +133,7 @@ LAYERS: dict[str, str] = {
         backends/pieces
         backends/playback
         backends/prompt_format
+        backends/routed_sequence
         backends/sampling
         backends/scenario
         backends/scenario_fields
@@ -166,6 +168,7 @@ LAYERS: dict[str, str] = {
         response
         response_object
         revival
+        routing
         scaffold
         scaffold_call
         scaffold_compaction

@@ -46,6 +46,8 @@ def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
         ({"ledger": "none", "budget_tokens": 1}, ("budget_tokens", "ledger is none")),
         ({"tokenizer": "default"}, ("tokenizer (default)", "backend is local")),
         ({"backend": "script:demo", "token_cache": False}, ("token_cache", "tokenizer is empty")),
+        ({"models": {"a": {"tokenizer": "default"}}}, ("models.a: tokenizer (default)", "backend is local")),
+        ({"models": {"a": {"max_output_tokens": 1, "defaults": {"max_output_tokens": 2}}}}, ("models.a", "(2)", "(1)")),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_naming_both(values: dict[str, Any], names: list[str]) -> None:
@@ -63,6 +65,7 @@ def test_settings_that_contradict_each_other_are_refused_naming_both(values: dic
         {"store_wait": True},
         {"ledger_wait": True, "budget_tokens": 1, "budget_tokens_per_principal": 1},
         {"backend": "script:demo", "tokenizer": "default", "token_cache": False},
+        {"tokenizer": "default", "models": {"a": {"backend": "script:demo"}, "b": {}}},
         {"stall_s": 1, "send_timeout_s": 60},
     ],
 )
@@ -75,6 +78,27 @@ def test_unknown_setting_in_the_file_is_refused_by_name(tmp_path: Path) -> None:
     file.write_text("ports = 1\n")
     with pytest.raises(ValidationError, match="ports"):
         load(file)
+
+
+def test_model_has_what_it_says_and_the_rest_of_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "longloop.toml"
+    file.write_text(
+        """
+        threads = 3
+        tokenizer = "default"
+        [models.small]
+        model = "org/small"
+        aliases = ["s"]
+        defaults = {temperature = 0.5}
+        [models.demo]
+        backend = "script:demo"
+        """
+    )
+    settings = load(file, port=1)
+    small, demo = settings.of_model("small"), settings.of_model("demo")
+    assert list(settings.models) == ["small", "demo"]
+    assert (small.backend, small.model, small.threads, small.tokenizer, small.port) == ("local", "org/small", 3, "", 1)
+    assert (demo.backend, demo.tokenizer, demo.models) == ("script:demo", "default", {})
 
 
 def test_settings_cannot_change() -> None:

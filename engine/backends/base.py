@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from engine.content import TokenLogprob
+from engine.errors import NotFound
 from engine.items import Item
 from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
@@ -157,6 +158,11 @@ class StepEnd(msgspec.Struct, frozen=True):
 Delta = ReasoningDelta | TextDelta | CallStart | CallDelta | CallEnd | StepEnd
 
 
+def model_not_found(model: str) -> NotFound:
+    """The error of a model that no backend here has."""
+    return NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
     """One entry of `GET /v1/models`."""
 
@@ -164,6 +170,22 @@ class ModelInfo(msgspec.Struct, frozen=True):
     created: int
     owned_by: str = "longloop"
     object: Literal["model"] = "model"
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """What the `model` of a request means, once and for the whole run.
+
+    id: the one name that it goes by. temperature, top_p, max_output_tokens, effort (of reasoning): for a run that names
+    none; None leaves it to the backend. output_limit: the most that a run may ask for. max_runs: open at a time.
+    """
+
+    id: str
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    effort: str | None = None
+    output_limit: int | None = None
+    max_runs: int | None = None
 
 
 # --- the two protocols -------------------------------------------------------------------------------------------
@@ -251,8 +273,12 @@ class Backend(Protocol):
     def models(self) -> list[ModelInfo]:
         """The models it serves; the first is the default."""
 
+    def resolve(self, model: str | None) -> Route:
+        """What a request's `model` means; None is the default. Raises NotFound, `model_not_found`."""
+
     def open_sequence(self, spec: RunSpec) -> Sequence:
         """A sequence with nothing in it but what `spec` says (instructions and tools).
 
-        Raises NotFound (`model_not_found`) or RequestError for a setting that it cannot honour.
+        `spec.model` is the id of a route. Raises NotFound when that is gone, or RequestError for a setting that it
+        cannot honour.
         """

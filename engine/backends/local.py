@@ -16,12 +16,11 @@ from typing import Literal
 import msgspec
 import trio
 
-from engine.backends.base import ModelInfo, RunSpec
+from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
 from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Finished, Ready, Report, Sampled, Stop
 from engine.backends.kv_cache import KVCache, Use
 from engine.backends.local_sequence import LocalSequence, Prompt, Sampling
 from engine.backends.worker_link import WorkerLink
-from engine.errors import NotFound
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +76,14 @@ class LocalBackend:
         created = int((self._model.folder / "config.json").stat().st_mtime)
         return [ModelInfo(self._model.id, created)]
 
+    def resolve(self, model: str | None) -> Route:
+        if model not in (None, self._model.id):
+            raise model_not_found(str(model))
+        return Route(id=self._model.id)
+
     def open_sequence(self, spec: RunSpec) -> LocalSequence:
         """See base. Raises NotFound for another model, RequestError for what the prompt cannot hold."""
-        if spec.model != self._model.id:
-            raise NotFound(f"The model '{spec.model}' does not exist.", param="model", code="model_not_found")
+        self.resolve(spec.model)
         return self.new_sequence(self._make_prompt(spec), spec)
 
     def _sampling(self, spec: RunSpec) -> Sampling:

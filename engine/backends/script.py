@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 import trio
 
-from engine.backends.base import Delta, Extension, ModelInfo, Past, RunSpec, StepEnd, StepSpec, ToolChoice
+from engine.backends.base import Delta, Extension, ModelInfo, Past, Route, RunSpec, StepEnd, StepSpec, ToolChoice
 from engine.backends.playback import Playback
 from engine.backends.scenario import PREFIX
 from engine.backends.scenario_values import Scenario
@@ -60,17 +60,22 @@ class ScriptBackend:
         """`script:<name>`, owned by `script`. `created` is 0: they have no date."""
         return [ModelInfo(model, 0, owned_by="script") for model in self._scenarios]
 
+    def resolve(self, model: str | None) -> Route:
+        """See base. A scenario's name is taken with and without `script:`."""
+        names = list(self._scenarios)
+        name = names[0] if model is None else PREFIX + model.removeprefix(PREFIX)
+        if name not in self._scenarios:
+            message = f"The model '{model}' does not exist; this server plays {', '.join(names)}."
+            raise NotFound(message, param="model", code="model_not_found")
+        return Route(id=name)
+
     def open_sequence(self, spec: RunSpec) -> "ScriptSequence":
         """A run at the start of the scenario named by `spec.model`, with or without `script:`.
 
         Settings of sampling mean nothing here and are taken as they are.
         Raises NotFound (`model_not_found`), and what `open_context` raises.
         """
-        scenario = self._scenarios.get(PREFIX + spec.model.removeprefix(PREFIX))
-        if scenario is None:
-            known = ", ".join(self._scenarios)
-            message = f"The model '{spec.model}' does not exist; this server plays {known}."
-            raise NotFound(message, param="model", code="model_not_found")
+        scenario = self._scenarios[self.resolve(spec.model).id]
         return ScriptSequence(scenario, spec, self._open_context(spec))
 
 

@@ -12,6 +12,7 @@ from engine.backends.local import LocalModel, open_local_backend
 from engine.backends.pretrained import resolve, tokenizer_folder
 from engine.backends.prompt import Prompt
 from engine.backends.prompt_format import PromptFormat
+from engine.backends.router import open_router
 from engine.backends.scenario import resolve_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_prompt import PromptContext, UncachedContext
@@ -23,6 +24,16 @@ _UNLIMITED = 1 << 40  # tokens; a script computes nothing, so no context is too 
 
 
 def choose_backend(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
+    """The backend that the settings name: all of `settings.models` as one or, without those, `settings.backend`.
+
+    Raises as `_choose_one` does; with several, when they are opened.
+    """
+    if settings.models:
+        return open_router(settings, partial(_choose_one, progress=progress))
+    return _choose_one(settings, progress)
+
+
+def _choose_one(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
     """The backend that `settings.backend` names: `local`, or `script:` and a scenario's name or file.
 
     Raises RequestError for another name, ScenarioError for a scenario that is wrong; opening it raises

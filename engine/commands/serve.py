@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine.backends.base import Backend
+from engine.backends.router import Router
 from engine.commands.backend import choose_backend
 from engine.errors import BackendError, EngineError
 from engine.server.app import serve
-from engine.settings import Settings, load
+from engine.settings import ModelDefaults, ModelSettings, Settings, load
+
+log = logging.getLogger(__name__)
 
 
 class UsageError(Exception):
@@ -56,11 +60,22 @@ def _fault(error: pydantic.ValidationError, file: Path | None, given: Mapping[st
     name = str(first["loc"][0])
     variable = f"LONGLOOP_{name.upper()}"
     source = "" if name in given else f" in {variable}" if variable in os.environ else f" in {file}"
+    path = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        close = difflib.get_close_matches(str(first["loc"][-1]), _known(first["loc"]), n=1)
         hint = f" Did you mean '{close[0]}'?" if close else " See `longloop serve --show-settings`."
-        return f"unknown setting '{name}'{source}.{hint}"
-    return f"Setting {'.'.join(map(str, first['loc']))}{source}: {first['msg']}."
+        return f"unknown setting '{path}'{source}.{hint}"
+    return f"Setting {path}{source}: {first['msg']}."
+
+
+def _known(path: Sequence[int | str]) -> Iterable[str]:
+    """The settings that there are where `path` leads to one."""
+    match path:
+        case ["models", _, "defaults", _]:
+            return ModelDefaults.model_fields
+        case ["models", _, _]:
+            return ModelSettings.model_fields
+    return Settings.model_fields
 
 
 def _parse(text: str) -> Any:
@@ -84,13 +99,26 @@ def show_settings(settings: Settings) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def serve_command(settings: Settings) -> None:
-    """Run the server until it is told to stop. Raises UsageError for what keeps it from starting."""
+def serve_command(settings: Settings, read_again: Callable[[], Settings] | None = None) -> None:
+    """Run the server until it is told to stop. Raises UsageError for what keeps it from starting.
+
+    read_again: reads the settings anew on SIGHUP, from which the models are served then. Runs go on as they began.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(stderr=True)
     try:
         backend, announcer = choose_backend(settings, Stages(console).report), Announcer(settings.host, console)
-        trio.run(partial(serve, backend, settings, on_listening=announcer.listening, on_ready=announcer.ready))
+        on_hangup = None if read_again is None else partial(_reload, read_again)
+        trio.run(
+            partial(
+                serve,
+                backend,
+                settings,
+                on_listening=announcer.listening,
+                on_ready=announcer.ready,
+                on_hangup=on_hangup,
+            )
+        )
     except* (EngineError, ValueError) as group:
         raise UsageError(str(_leaf(group))) from group
     except* OSError as group:
@@ -100,6 +128,20 @@ def serve_command(settings: Settings) -> None:
                 "Choose another with --port, or --port 0 for a free one."
             ) from group
         raise UsageError(f"Cannot listen on {settings.host}:{settings.port}: {_leaf(group)}") from group
+
+
+async def _reload(read_again: Callable[[], Settings], backend: Backend) -> None:
+    """Serve the models that the settings name now. What is wrong with them is in the log, and nothing changes."""
+    if not isinstance(backend, Router):
+        log.warning("SIGHUP: only [models] can be read again, and the settings had none")
+        return
+    try:
+        settings = await trio.to_thread.run_sync(read_again)
+        await backend.load(settings)
+    except* (UsageError, EngineError, ValueError, OSError) as group:
+        log.error("SIGHUP: the models stay as they are: %s", _leaf(group))
+    else:
+        log.info("SIGHUP: the models are now %s", ", ".join(model.id for model in backend.models()))
 
 
 def _leaf(group: BaseExceptionGroup[Any]) -> Any:

@@ -6,7 +6,7 @@ runs, let connections flush and close them; leaving the blocks is the whole shut
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -97,11 +97,13 @@ async def serve(
     *,
     on_listening: Callable[[int], None],
     on_ready: Callable[[BackendError | None], None],
+    on_hangup: Callable[[Backend], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
-    waiting for a model to load, or with what has kept one from loading.
+    waiting for a model to load, or with what has kept one from loading. on_hangup: is called on SIGHUP, once at a time;
+    without it that signal keeps its meaning, which is to end the process.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
     KeyFileError, StoreUnusable.
     """
@@ -116,8 +118,10 @@ async def serve(
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                on_listening(listeners[0].socket.getsockname()[1])
                 async with trio.open_nursery() as loading:
+                    if on_hangup is not None:
+                        await loading.start(_obey_hangups, backend, on_hangup)
+                    on_listening(listeners[0].socket.getsockname()[1])
                     loading.start_soon(_report_ready, backend, on_ready)
                     await _wait_for(signals)
                     loading.cancel_scope.cancel("the server stops")
@@ -135,6 +139,15 @@ async def _report_ready(backend: Backend, on_ready: Callable[[BackendError | Non
         on_ready(error)
     else:
         on_ready(None)
+
+
+async def _obey_hangups(
+    backend: Backend, on_hangup: Callable[[Backend], Awaitable[None]], *, task_status: trio.TaskStatus[None]
+) -> None:
+    with trio.open_signal_receiver(signal.SIGHUP) as hangups:
+        task_status.started()
+        async for _ in hangups:
+            await on_hangup(backend)
 
 
 async def _cut_short(signals: AsyncIterator[int], connections: trio.CancelScope, draining: trio.CancelScope) -> None:
