@@ -1,19 +1,29 @@
-"""The stored runs: begun, and read back to be shown, to be gone on from, or to be taken up again."""
+"""The stored runs: begun, and read back to be shown, to be gone on from, or to be taken up again.
 
-from collections.abc import Sequence
+A run is taken up as of its last record: a sequence is brought to where the run's was, token for token, and the machine
+made of the records waits at the pause where the other one did. What came later is gone with its server.
+"""
+
+import logging
 from dataclasses import dataclass
+from functools import partial
 
-from engine.backends.base import Past
+from engine.backends.base import Backend, Past, Sequence
 from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
+from engine.ids import mint_id
 from engine.items import Item
 from engine.journal import encode_start
+from engine.live import Live, Revival
+from engine.opening import Opened, restore_sequence
+from engine.recorder import Recorder
 from engine.response import Response
 from engine.revival import Recorded, past_of, read
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store, Stored
-from engine.writer import MintId
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,11 @@ class Revived:
     is_whole: bool
 
     @property
+    def can_go_on(self) -> bool:
+        """Whether another run may go on from it."""
+        return self.is_whole and self.response.can_go_on
+
+    @property
     def has_rest(self) -> bool:
         """Whether its sequence rested after a step when it ended, so that another one can be brought there."""
         return self.response.ended_by_itself and self.response.progress.num_steps > 0
@@ -41,42 +56,50 @@ class Revived:
 class Archive:
     """What a store has of runs. Reading raises ServerError when the store fails, or has what cannot be read."""
 
-    def __init__(self, store: Store, settings: Settings, sealer: Sealer, mint_id: MintId) -> None:
-        self.store = store
+    def __init__(self, store: Store, backend: Backend, settings: Settings, sealer: Sealer) -> None:
+        self._store = store
+        self._backend = backend
         self._settings = settings
         self._sealer = sealer
-        self._mint_id = mint_id
 
-    def begin(self, response: Response, principal: str, *, goes_on: bool, num_cut: int) -> None:
-        """Keep a run that is about to start; see StartRecord."""
-        start = encode_start(response, principal, goes_on=goes_on, num_cut=num_cut)
+    # --- written ---
+
+    def begin(self, response: Response, principal: str, opened: Opened) -> None:
+        """Keep a run that is about to start."""
+        start = encode_start(response, principal, goes_on=opened.goes_on, num_cut=opened.num_cut)
         parent, created_at = response.request.previous_response_id, response.snapshot().created_at
-        self.store.put_start(response.id, principal, parent, created_at, start)
+        self._store.put_start(response.id, principal, parent, created_at, start)
+
+    def record(self, live: Live, num_records: int = 0) -> None:
+        """Keep what becomes of a run from here on. num_records: how many there are of it."""
+        live.recorder = Recorder(self._store, live.response, live.sequence, live.tokens_seen, num_records)
+
+    # --- read ---
 
     async def read(self, response_id: str, principal: str) -> Response | None:
         """A run by itself, to be shown; None when there is none."""
-        stored = await self.store.load(response_id, principal)
-        return None if stored is None else self._revive(_read(stored), None)
+        stored = await self._store.load(response_id, principal)
+        return None if stored is None else self._machine(_read(stored), None)
 
     async def revive(self, response_id: str, principal: str) -> Revived | None:
         """A run with all that it goes on from; None when there is none. Cost follows the history."""
-        chain = await self.store.load_chain(response_id, principal)
+        chain = await self._store.load_chain(response_id, principal)
         if not chain:
             return None
         try:
-            return self._revive_chain(list(map(_read, chain)), is_whole=chain[0].parent is None)
+            return self._revive(list(map(_read, chain)), is_whole=chain[0].parent is None)
         except RequestError as error:  # a compaction was sealed with another key
             raise ServerError("The response was stored by a server with another key.") from error
 
-    def _revive_chain(self, chain: Sequence[Recorded], *, is_whole: bool) -> Revived:
+    def _revive(self, chain: list[Recorded], *, is_whole: bool) -> Revived:
         earlier: list[Item] = []
         response: Response | None = None
         for recorded in chain[:-1]:
-            response = self._revive(recorded, response)
+            response = self._machine(recorded, response)
             earlier = recorded.context(earlier, self._sealer)
         last = chain[-1]
         return Revived(
-            response=self._revive(last, response),
+            response=self._machine(last, response),
             given=[*earlier, *last.request.items, *(item for step in last.steps for item in step.given)],
             past=past_of(chain, self._sealer),
             num_records=len(last.steps),
@@ -84,8 +107,34 @@ class Archive:
             is_whole=is_whole,
         )
 
-    def _revive(self, recorded: Recorded, before: Response | None) -> Response:
-        return recorded.revive(self._settings, self._mint_id, wall_clock(), before, self._sealer, keeps_items=True)
+    def _machine(self, recorded: Recorded, before: Response | None) -> Response:
+        revive = partial(recorded.revive, self._settings, mint_id, wall_clock(), before, self._sealer)
+        return revive(keeps_items=True)
+
+    # --- taken up ---
+
+    def take_up(self, revived: Revived, principal: str) -> Live | None:
+        """The run, ready to go on; None when that cannot be. Raises RequestError."""
+        response = revived.response
+        spec = response.request.spec(response.id)
+        sequence = restore_sequence(self._backend, spec, revived.past) if revived.is_whole else None
+        if sequence is None:
+            log.warning("response %s cannot be taken up: what was before it, or its backend, is gone", response.id)
+            return None
+        live = self._live(revived, sequence, principal)
+        live.tokens_seen = sequence.tokens.total
+        self.record(live, revived.num_records)
+        live.expect_reader()
+        return live
+
+    def ended(self, revived: Revived, principal: str) -> Live:
+        """A run that is over, to be read."""
+        return self._live(revived, None, principal)
+
+    def _live(self, revived: Revived, sequence: Sequence | None, principal: str) -> Live:
+        live = Live(revived.response, sequence, self._settings, principal)
+        live.revival = Revival(mint_id("rev"), revived.next_seq)
+        return live
 
 
 def _read(stored: Stored) -> Recorded:

@@ -134,9 +134,8 @@ class Live:
 
     def record(self) -> None:
         """A step or the run has ended: write that down, if this run is, before `notify`."""
-        if self.recorder is None:
+        if self.recorder is None or not self.recorder.record():
             return
-        self.recorder.record()
         last = self.response.log.next - 1
         if self._settings.store_wait and self.withheld_from is None and is_terminal(self.response.log.read(last)):
             self.withheld_from = last
@@ -270,8 +269,8 @@ class Live:
         When the server stops at a pause, or without waiting for anything, that is not recorded: the run can be taken
         up again as of its last step.
         """
-        is_told = self.scope.cancel_called and self.response.status is not Status.PAUSED
-        if self.recorder is not None and reason == "server_shutdown" and not is_told:
+        is_left = self.response.status is Status.PAUSED or not self.scope.cancel_called
+        if reason == "server_shutdown" and is_left and self.response.is_open and self.recorder is not None:
             self.recorder.stop()
         self.response.end(reason, wall_clock())
         self.record()

@@ -31,6 +31,11 @@ class Before:
     is_own: bool = False
     past: Past | None = None
 
+    @property
+    def lacks_items(self) -> bool:
+        """Whether its items, which may be needed, are in the store alone."""
+        return self.response.round is None and self.response.is_stored
+
 
 @dataclass(frozen=True)
 class Opened:

@@ -22,13 +22,14 @@ class Recorder:
         """These items were taken for the step that begins now."""
         self._journal.took(items)
 
-    def record(self) -> None:
-        """A step or the run has ended. What comes after its end is nothing, so saying that twice is harmless."""
+    def record(self) -> bool:
+        """A step or the run has ended. False when that was recorded before, or nothing more is."""
         if self._is_over:
-            return
+            return False
         self._is_over = not self._response.is_open
         record = self._journal.record(self._sequence.tokens, self._sequence.num_context_tokens)
         self._store.put_step(self._response.id, *record)
+        return True
 
     def stop(self) -> None:
         """Put nothing more."""

@@ -8,8 +8,8 @@ import msgspec
 import trio
 
 from engine import loop
-from engine.archive import Archive, Revived
-from engine.backends.base import Backend, Extension, Sequence, ToolChoice
+from engine.archive import Archive
+from engine.backends.base import Backend, Extension, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
@@ -17,7 +17,7 @@ from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError, ServerError
 from engine.ids import mint_id
 from engine.items import CompactionTrigger, Item
-from engine.live import Live, Revival
+from engine.live import Live
 from engine.opening import (
     Before,
     Opened,
@@ -27,10 +27,8 @@ from engine.opening import (
     prepare,
     prepare_run,
     previous_not_found,
-    restore_sequence,
 )
 from engine.parameters import unsupported
-from engine.recorder import Recorder
 from engine.request import RunRequest
 from engine.resolving import look_up_items
 from engine.response import Response
@@ -66,8 +64,8 @@ class Responses:
         self.sealer = sealer
         self._settings = settings
         self._nursery = nursery
-        self._archive = Archive(store, settings, sealer, mint_id) if store is not None else None
-        self._taking_up = trio.Lock()  # one at a time, so that no run is taken up twice
+        self._archive = Archive(store, backend, settings, sealer) if store is not None else None
+        self._taking_up = trio.Lock()
         self._lives: dict[str, Live] = {}
         self._is_draining = False
         self._ended = trio.Event()
@@ -196,14 +194,13 @@ class Responses:
     def _start(self, response: Response, principal: str, opened: Opened, extension: Extension) -> Live:
         archive = self._archive if response.is_stored else None
         if archive is not None:
-            archive.begin(response, principal, goes_on=opened.goes_on, num_cut=opened.num_cut)
-        num_earlier_tokens = opened.sequence.tokens.total
-        opened.sequence.commit(extension)
-        response.start()
+            archive.begin(response, principal, opened)
         live = Live(response, opened.sequence, self._settings, principal)
-        live.tokens_seen = num_earlier_tokens
+        live.tokens_seen = live.sequence.tokens.total
+        live.sequence.commit(extension)
+        response.start()
         if archive is not None:
-            live.recorder = Recorder(archive.store, response, opened.sequence, num_earlier_tokens)
+            archive.record(live)
         self._carry_soon(live, loop.times_of(extension))
         return live
 
@@ -268,44 +265,21 @@ class Responses:
         """The run with this id, in memory or from the store; one that was open there goes on. Raises NotFound."""
         if live := self._in_memory(response_id, principal):
             return live
-        revived = await self._revive(response_id, principal)
-        if not revived.response.is_open:
-            return self._revived_live(revived, None, principal)
-        async with self._taking_up:
+        if self._archive is None:
+            raise _not_found(response_id)
+        async with self._taking_up:  # or two who ask at once would each take it up
             if live := self._in_memory(response_id, principal):
                 return live
-            revived = await self._revive(response_id, principal)  # it may have gone on since, and ended
-            return self._take_up(revived, principal)
-
-    async def _revive(self, response_id: str, principal: str) -> Revived:
-        revived = await self._archive.revive(response_id, principal) if self._archive else None
-        if revived is None:
-            raise _not_found(response_id)
-        return revived
-
-    def _take_up(self, revived: Revived, principal: str) -> Live:
-        """Let a run go on as of its last record, in this server. Its times begin anew, and nobody reads it yet."""
-        response = revived.response
-        if not response.is_open:
-            return self._revived_live(revived, None, principal)
-        self._admit(principal)
-        spec = response.request.spec(response.id)
-        sequence = restore_sequence(self.backend, spec, revived.past) if revived.is_whole else None
-        if sequence is None:
-            log.warning("response %s cannot be taken up: what was before it, or its backend, is gone", response.id)
-            raise _not_found(response.id)
-        live = self._revived_live(revived, sequence, principal)
-        assert self._archive is not None
-        live.tokens_seen = sequence.tokens.total
-        live.recorder = Recorder(self._archive.store, response, sequence, live.tokens_seen, revived.num_records)
-        live.expect_reader()
-        self._carry_soon(live, None)
-        return live
-
-    def _revived_live(self, revived: Revived, sequence: Sequence | None, principal: str) -> Live:
-        live = Live(revived.response, sequence, self._settings, principal)
-        live.revival = Revival(mint_id("rev"), revived.next_seq)
-        return live
+            revived = await self._archive.revive(response_id, principal)
+            if revived is None:
+                raise _not_found(response_id)
+            if not revived.response.is_open:
+                return self._archive.ended(revived, principal)
+            self._admit(principal)
+            if (live := self._archive.take_up(revived, principal)) is None:
+                raise _not_found(response_id)
+            self._carry_soon(live, None)
+            return live
 
     async def before(self, response_id: str, principal: str) -> Before:
         """A stored run that another one may go on from. Raises RequestError, `previous_response_not_found`."""
@@ -315,7 +289,7 @@ class Responses:
                 raise previous_not_found(response_id)
             return Before(live.response, live)
         revived = await self._archive.revive(response_id, principal) if self._archive else None
-        if revived is None or not (revived.is_whole and revived.response.can_go_on):
+        if revived is None or not revived.can_go_on:
             raise previous_not_found(response_id)
         return Before(revived.response, live, past=revived.past if revived.has_rest else None)
 
@@ -357,7 +331,7 @@ class Responses:
         for live in list(self._lives.values()):
             live.drain()
         with trio.move_on_after(self._settings.drain_s):
-            while self.has_open:
+            while not all(live.is_over for live in self._lives.values()):
                 self._ended = trio.Event()
                 await self._ended.wait()
         for live in list(self._lives.values()):

@@ -21,10 +21,17 @@ class JournaledRun(Run):
     All that ends a step or the run is watched, so a test drives the response itself.
     """
 
-    def __init__(self, *, settings: Settings = SETTINGS, goes_on: "JournaledRun | None" = None, **fields: Any) -> None:
-        """goes_on: the run whose sequence this one goes on with."""
+    def __init__(
+        self,
+        *,
+        settings: Settings = SETTINGS,
+        goes_on: "JournaledRun | None" = None,
+        num_cut: int = 0,
+        **fields: Any,
+    ) -> None:
+        """goes_on: the run whose sequence this one goes on with. num_cut: see StartRecord."""
         unstarted = Response("resp_0", request(settings, **fields), settings, counting_ids(), NOW)
-        self.start = encode_start(unstarted, "me", goes_on=goes_on is not None)
+        self.start = encode_start(unstarted, "me", goes_on=goes_on is not None, num_cut=num_cut)
         self.records: list[bytes] = []
         self.tokens = goes_on.tokens.copy() if goes_on else TokenLog()
         self._tokens_seen = self.tokens.total

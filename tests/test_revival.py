@@ -281,6 +281,13 @@ def test_past_of_a_new_sequence_begins_with_all_that_was_before() -> None:
     assert ids_of(past.spans) == ids_of(list(second.tokens.since(0)))
 
 
+def test_past_of_a_sequence_that_was_not_given_the_oldest_lacks_that() -> None:
+    first = JournaledRun(tools=TOOLS).step("t")
+    second = JournaledRun(input="and", num_cut=1).step(call())
+    past = past_of([first.recorded(), second.recorded()], SEALER)
+    assert past.rounds == [[*first.response.output, asked("and")]]
+
+
 def test_what_was_prepared_and_not_sampled_from_is_part_of_the_next_round() -> None:
     first = JournaledRun(generate=False)
     first.response.complete_without_sampling(Usage(), Timing(), NOW)

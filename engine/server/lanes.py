@@ -5,17 +5,22 @@ its last run after its end, too, because the next one may go on from it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from engine.live import Cursor, Live
 from engine.opening import Before, previous_not_found
+from engine.responses import Responses
 from engine.session import Session
 
 
 class Lanes:
     """Runs and cursors by lane; `wake` is called when a run that is read has events."""
 
-    def __init__(self, session: Session, wake: Callable[[], None]) -> None:
+    def __init__(self, session: Session, responses: Responses, principal: str, wake: Callable[[], None]) -> None:
         self._session = session
+        self._responses = responses
+        self._principal = principal
         self._wake = wake
         self._lives: dict[str | None, Live] = {}
         self._cursors: dict[str | None, Cursor] = {}
@@ -58,11 +63,20 @@ class Lanes:
 
     # --- chains ---
 
-    def before(self, stream_id: str | None, response_id: str) -> Before | None:
-        """The run to go on from; on its own lane the new one takes its place. None when no lane has it.
+    async def before(self, stream_id: str | None, response_id: str | None) -> Before | None:
+        """The run to go on from: of a lane, or else a stored one; on its own lane the new one takes its place.
 
-        Raises RequestError when nothing can go on from it.
+        Raises RequestError when there is no such run, or nothing can go on from it.
         """
+        if response_id is None:
+            return None
+        before = self._remembered(stream_id, response_id)
+        if before is not None and not before.lacks_items:
+            return before
+        stored = await self._responses.before(response_id, self._principal)
+        return replace(stored, live=before.live, is_own=before.is_own) if before else stored
+
+    def _remembered(self, stream_id: str | None, response_id: str) -> Before | None:
         lanes = self._session.remembered(response_id)
         if not lanes:
             return None
@@ -81,3 +95,18 @@ class Lanes:
             self._session.forget(stream_id)
             self.stop_reading(stream_id)
             self._lives.pop(stream_id).release()
+
+
+def resume_accepted(live: Live, first: int) -> dict[str, Any]:
+    """The answer to `response.resume`, when the run is read from event `first` on."""
+    response = live.response
+    accepted = {
+        "type": "response.resume.accepted",
+        "response_id": response.id,
+        "starting_after": first - 1,
+        "status": response.status.value,
+        "last_sequence_number": response.log.next - 1,
+    }
+    if live.revival is None:
+        return accepted
+    return accepted | {"revival": live.revival.id, "still_pending": response.still_pending()}

@@ -22,7 +22,6 @@ from engine.events import encode_event
 from engine.frames import Append, Inject, Resume
 from engine.items import Answer, answer_key
 from engine.live import Cursor, Live, is_terminal
-from engine.opening import Before
 from engine.outgoing import EventForm, encode_frame, with_lane
 from engine.request import read_append, read_create, read_input
 from engine.response import Response
@@ -30,7 +29,7 @@ from engine.responses import Appended, Responses
 from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
 from engine.server.heartbeat import Ending, wait_end
-from engine.server.lanes import Lanes
+from engine.server.lanes import Lanes, resume_accepted
 from engine.server.steering import Steering
 from engine.server.timing import timing_frame
 from engine.session import (
@@ -102,7 +101,7 @@ class Connection:
         self._settings = settings
         self._closing = closing
         self._session = Session(settings, admission.lifecycle)
-        self._lanes = Lanes(self._session, self._wake_writer)
+        self._lanes = Lanes(self._session, responses, admission.principal, self._wake_writer)
         self._steering = Steering(self._session, self._lanes, responses, settings, self._send)
         self._wake = trio.Event()
         self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
@@ -217,7 +216,7 @@ class Connection:
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
-            before = await self._before(stream_id, previous_id)
+            before = await self._lanes.before(stream_id, previous_id)
             live = await self._responses.create(request, self._admission.principal, before)
         finally:
             lane.is_starting = False
@@ -276,29 +275,12 @@ class Connection:
         self._accept(stream_id, live, Appended([], []))
         self._lanes.adopt(stream_id, live, 0)
 
-    async def _before(self, stream_id: str | None, response_id: str | None) -> Before | None:
-        """The run to go on from: of a lane, or else a stored one. Raises RequestError when there is no such run."""
-        if response_id is None:
-            return None
-        if before := self._lanes.before(stream_id, response_id):
-            return before
-        return await self._responses.before(response_id, self._admission.principal)
-
     async def _resume(self, frame: Resume) -> None:
         live = await self._responses.recall(frame.response_id, self._admission.principal)
         self._session.check_resume(frame)  # again: reading it may have taken its time
-        response, first = live.response, live.first_missed(frame.starting_after, frame.revival)
+        first = live.first_missed(frame.starting_after, frame.revival)
         self._lanes.adopt(frame.stream_id, live, first)
-        accepted = {
-            "type": "response.resume.accepted",
-            "response_id": response.id,
-            "starting_after": first - 1,
-            "status": response.status.value,
-            "last_sequence_number": response.log.next - 1,
-        }
-        if live.revival is not None:
-            accepted |= {"revival": live.revival.id, "still_pending": response.still_pending()}
-        self._send(accepted, frame.stream_id)
+        self._send(resume_accepted(live, first), frame.stream_id)
 
     def _wake_writer(self) -> None:
         self._wake.set()
