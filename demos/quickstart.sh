@@ -25,7 +25,7 @@ longloop=.venv/bin/longloop
 work=$(mktemp -d)
 trap 'status=$?; [ -n "${server:-}" ] && kill "$server" 2>/dev/null && wait "$server" 2>/dev/null; rm -rf "$work"; exit $status' EXIT
 mkfifo "$work/out"
-"$longloop" serve --port 0 >"$work/out" 2>"$work/log" &
+"$longloop" serve --port 0 --set data_dir="$work/data" >"$work/out" 2>"$work/log" &
 server=$!
 read -r line <"$work/out" || fail "the server did not start: $(tail -n 3 "$work/log")"
 url=${line##* }

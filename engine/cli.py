@@ -130,7 +130,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as t
 
 @app.command()
 def compare(
-    quick: Annotated[bool, typer.Option("--quick", help="one scripted run of twenty calls through every design")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="one scripted run of twenty calls through every design")
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="runs of each design; the median counts")] = 5,
     tokens_per_second: Annotated[float, typer.Option(min=0, help="speed of the scripted model; 0: no limit")] = 1_000,
     as_json: AsJson = False,

@@ -54,8 +54,8 @@ def open_database(folder: Path) -> "Database":
         db.close()
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise StoreUnusable(
-                f"Another longloop uses the store in {folder}. Stop it, or give this one another data_dir, or none "
-                "(store=none)."
+                f"Another longloop uses the store in {folder}. Stop it, or give this one another "
+                "(--set data_dir=…) or none (--set store=none)."
             ) from error
         raise StoreUnusable(
             f"The store {file} cannot be used ({error}). Move it away to start with a new one."
@@ -69,6 +69,7 @@ def open_database(folder: Path) -> "Database":
 def _prepare(db: sqlite3.Connection, file: Path) -> None:
     """Lock the file, and make its tables if it is new."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    db.execute("PRAGMA cache_size = -256")  # kB: records are read once, in order, so pages kept serve nobody
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")  # a commit is on disk, also when the machine loses its power
     db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten

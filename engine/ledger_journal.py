@@ -36,8 +36,8 @@ class LedgerLock:
         except BlockingIOError as error:
             self.release()
             raise LedgerUnusable(
-                f"Another longloop uses the ledger in {folder}. Stop it, or give this one another data_dir, or none "
-                "(ledger=none)."
+                f"Another longloop uses the ledger in {folder}. Stop it, or give this one another "
+                "(--set data_dir=…) or none (--set ledger=none)."
             ) from error
 
     def release(self) -> None:

@@ -264,6 +264,16 @@ class Session:
         is_there = response is not None and response.id == frame.response_id
         return InjectInto(response if is_there else None, frame)
 
+    def check_lifecycle(self, response: Response) -> None:
+        """Raises RequestError for an open run that could not be answered on this connection once it pauses."""
+        lifecycle = response.request.lifecycle
+        if response.is_open and lifecycle in ("append", "inject") and lifecycle != self.lifecycle:
+            raise RequestError(
+                f"This response is one of the lifecycle {lifecycle}; this connection speaks {self.lifecycle}.",
+                param="response_id",
+                code="wrong_lifecycle",
+            )
+
     def _expect_lifecycle(self, lifecycle: LifecycleName, frame_type: str) -> None:
         if self.lifecycle != lifecycle:
             raise RequestError(

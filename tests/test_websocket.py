@@ -640,3 +640,17 @@ async def test_a_run_taken_up_again_on_its_own_lane_is_let_go_of_in_the_end(auto
             await client.step()
         await trio.sleep(6)
         assert live.sequence._is_closed
+
+
+@pytest.mark.parametrize(("made", "other"), [("append", "inject"), ("append", "chain"), ("inject", "append")])
+async def test_an_open_run_is_not_taken_up_where_it_could_not_be_answered(made, other):  # P26
+    async with open_served() as server, server.connect(f"?lifecycle={made}") as client:
+        await client.create()
+        response_id = (await client.receive())["response"]["id"]
+        key = (await client.until("response.output_item.done"))[-1]["item"].get("call_id")
+        async with server.connect(f"?lifecycle={other}") as stranger:
+            await stranger.send("response.resume", response_id=response_id)
+            error = (await stranger.receive())["error"]
+            assert (error["code"], error["param"]) == ("wrong_lifecycle", "response_id")
+        assert key is None  # the message; the run goes on for its own client
+        await client.until("response.output_item.done")

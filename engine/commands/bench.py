@@ -73,7 +73,7 @@ def _finish(console: Console, result: dict[str, Any], as_json: bool) -> None:
 
 def print_figures(console: Console, result: dict[str, Any]) -> None:
     """What the budgets say, and what it was measured on."""
-    table = Table("", "measured", "budget", "")
+    table = Table("", "measured", "budget", "verdict")
     for figure in result["budgets"]:
         table.add_row(*figure.row(), style="red" if figure.is_met is False else None)
     console.print(table)

@@ -38,9 +38,7 @@ async def compare_quick(
     """
     runs: list[Played] = []
     with tempfile.TemporaryDirectory() as folder:
-        async with open_longloop(
-            scenario(tokens_per_second), Path(folder), tokenizer=tokenizer, data_dir=folder
-        ) as server:
+        async with open_longloop(scenario(tokens_per_second), Path(folder), tokenizer=tokenizer) as server:
             for number in range(rounds + 1):  # the first warms up and is not counted
                 for play in PLAYERS:
                     with trio.fail_after(_ROUND_TIMEOUT_S):

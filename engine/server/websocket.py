@@ -278,6 +278,7 @@ class Connection:
     async def _resume(self, frame: Resume) -> None:
         live = await self._responses.recall(frame.response_id, self._admission.principal)
         self._session.check_resume(frame)  # again: reading it may have taken its time
+        self._session.check_lifecycle(live.response)
         first = live.first_missed(frame.starting_after, frame.revival)
         self._lanes.adopt(frame.stream_id, live, first)
         self._send(resume_accepted(live, first), frame.stream_id)
