@@ -37,12 +37,12 @@ def check_response_object(value: dict[str, Any]) -> None:
     assert isinstance(value["text"]["format"]["type"], str)
 
 
-def test_response_object_has_every_key_that_open_responses_requires() -> None:
+def test_response_object_has_every_key_that_open_responses_requires() -> None:  # P110
     given = ResponseObject(id="resp_0", created_at=1, status="in_progress", model="toy")
     check_response_object(msgspec.json.decode(msgspec.json.encode(given)))
 
 
-def test_response_object_leaves_out_extensions_that_say_nothing() -> None:
+def test_response_object_leaves_out_extensions_that_say_nothing() -> None:  # P110
     given = ResponseObject(id="resp_0", created_at=1, status="in_progress", model="toy")
     value = msgspec.json.decode(msgspec.json.encode(given))
     assert not {"run_usage", "timing", "skipped_tools"} & value.keys()

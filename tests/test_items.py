@@ -106,12 +106,12 @@ def test_unknown_fields_are_ignored(given: dict[str, Any]) -> None:
     assert type_of(item(**given, created_by="x", x_new=[None])) == given["type"]
 
 
-def test_item_without_type_is_a_message() -> None:
+def test_item_without_type_is_a_message() -> None:  # P114
     assert item(role="user", content="hi") == Message(role="user", content="hi")
     assert item(role="user", content="hi", id="msg_1") == Message(role="user", content="hi", id="msg_1")
 
 
-def test_item_with_nothing_but_an_id_is_a_reference() -> None:
+def test_item_with_nothing_but_an_id_is_a_reference() -> None:  # P114
     assert item(id="msg_1") == ItemReference(id="msg_1")
 
 
@@ -146,14 +146,14 @@ WRONG: list[tuple[Any, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("given", "param", "code"), WRONG)
-def test_malformed_item_names_its_field(given: Any, param: str | None, code: str) -> None:
+def test_malformed_item_names_its_field(given: Any, param: str | None, code: str) -> None:  # P113
     with pytest.raises(RequestError) as caught:
         decode_item(msgspec.json.encode(given))
     assert (caught.value.param, caught.value.code, caught.value.status) == (param, code, 400)
 
 
 @pytest.mark.parametrize(("given", "param", "code"), WRONG)
-def test_path_names_the_item_too(given: Any, param: str | None, code: str) -> None:
+def test_path_names_the_item_too(given: Any, param: str | None, code: str) -> None:  # P113
     raws = [msgspec.Raw(msgspec.json.encode(one)) for one in ({"role": "user", "content": "ok"}, given)]
     with pytest.raises(RequestError) as caught:
         decode_items(raws)

@@ -99,7 +99,7 @@ def test_tool_search_that_the_server_should_run_is_skipped() -> None:
         ({"type": "function", "name": "twice"}, "tools", "invalid_value"),
     ],
 )
-def test_malformed_definition_names_its_field(definition: Any, param: str, code: str) -> None:
+def test_malformed_definition_names_its_field(definition: Any, param: str, code: str) -> None:  # P112
     with pytest.raises(RequestError) as caught:
         decode({"type": "function", "name": "twice"}, definition)
     assert (caught.value.param, caught.value.code) == (param, code)

@@ -16,7 +16,7 @@ TIMES = st.floats(0, 1e9)
 TIMINGS = st.builds(Timing, queue_ms=TIMES, prefill_ms=TIMES, client_wait_ms=TIMES, tokens_new=st.integers(0, 10**6))
 
 
-def test_shape_has_both_detail_objects_even_when_nothing_was_counted() -> None:
+def test_shape_has_both_detail_objects_even_when_nothing_was_counted() -> None:  # P111
     # Codex refuses a usage object whose details lack a key.
     assert msgspec.json.decode(msgspec.json.encode(Usage())) == {
         "input_tokens": 0,
@@ -28,7 +28,7 @@ def test_shape_has_both_detail_objects_even_when_nothing_was_counted() -> None:
 
 
 @given(USAGES, USAGES)
-def test_sum_is_the_sum_of_every_count(a: Usage, b: Usage) -> None:
+def test_sum_is_the_sum_of_every_count(a: Usage, b: Usage) -> None:  # P111
     both = a + b
     assert both.total_tokens == both.input_tokens + both.output_tokens == a.total_tokens + b.total_tokens
     assert both.input_tokens == a.input_tokens + b.input_tokens
