@@ -13,7 +13,7 @@ from typing import Any, Final, assert_never
 
 import trio
 
-from engine.client_state import Effect, EndTurn, Fail, Phase, Reconnect, Result, RunState, Show, StartCall
+from engine.client_state import DropCalls, Effect, EndTurn, Fail, Phase, Reconnect, Result, RunState, Show, StartCall
 from engine.client_tools import ToolRunner
 from engine.client_wire import Connection, ConnectionLost, Connector, Event, NoServer, RunFailed, beat, decode_event
 
@@ -209,6 +209,8 @@ class Driver:
             case StartCall(item):
                 assert self._tools is not None
                 self._tools.start_soon(self._answer, item)
+            case DropCalls(keys):
+                self.runner.drop(keys)
             case EndTurn(result):
                 if self.state.phase is Phase.ENDED:
                     self._end(result)

@@ -2,8 +2,11 @@
 
 Everything that is ready when the writer comes by goes out as one append. Pieces of a growing output that pile up
 meanwhile become one part, and an output that was finished before any part went out is sent whole.
+
+What was sent to a run that is stored is kept: its server may die before it has written that down.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
 
@@ -24,12 +27,19 @@ class _Draft:
     num_sent: int = 0
     unsent: list[str] = field(default_factory=list)
     whole: Content | None = None
+    sent: list[str] = field(default_factory=list)  # if that is kept
+
+    def rewind(self) -> None:
+        """Nothing of it was sent."""
+        self.num_sent, self.unsent, self.sent = 0, self.sent + self.unsent, []
 
 
 class Outbox:
-    """Outputs and messages in the order in which they became ready."""
+    """Outputs and messages in the order in which they became ready. `is_kept`: what is sent may be asked for again."""
 
     def __init__(self) -> None:
+        self.is_kept = False
+        self._sent: dict[str, _Draft | Outgoing] = {}
         self._drafts: dict[str, _Draft] = {}
         self._ready: dict[str, None] = {}
         self._others: list[Outgoing] = []
@@ -59,7 +69,31 @@ class Outbox:
         """Everything that is ready; it counts as sent."""
         ready, self._ready = self._ready, {}
         others, self._others = self._others, []
+        if self.is_kept:
+            self._sent |= {key: item for item in others if (key := key_of(item))}
         return [*(self._write(key) for key in ready), *others]
+
+    def give_again(self, keys: Collection[str]) -> None:
+        """The outputs of these calls are wanted from their beginning, as far as they are known; no others are."""
+        for key in keys:
+            draft = self._sent.pop(key, None) or self._drafts.get(key)
+            if isinstance(draft, _Draft):
+                draft.rewind()
+                self._drafts[key], self._ready[key] = draft, None
+            elif draft is not None:
+                self._others.append(draft)
+
+    def say_again(self, message: Message) -> None:
+        """This message is wanted, once, whether it was sent or not."""
+        self._others = [message, *(item for item in self._others if item is not message)]
+
+    def drop(self, keys: Collection[str]) -> None:
+        """These calls were never made."""
+        for key in keys:
+            self._drafts.pop(key, None)
+            self._ready.pop(key, None)
+            self._sent.pop(key, None)
+        self._others = [item for item in self._others if key_of(item) not in keys]
 
     def _draft(self, key: str, answer_type: AnswerType) -> _Draft:
         self._ready[key] = None
@@ -69,9 +103,13 @@ class Outbox:
         draft = self._drafts[key]
         start, text = draft.num_sent, "".join(draft.unsent)
         draft.num_sent, draft.unsent = start + len(text), []
+        if self.is_kept:
+            draft.sent.append(text)
         if draft.whole is None:
             return _part(draft.answer_type, key, text, start, "in_progress")
         del self._drafts[key]
+        if self.is_kept:
+            self._sent[key] = draft
         if start == 0:
             return _output(draft.answer_type, key, draft.whole or text)
         return _part(draft.answer_type, key, text, start, "completed")

@@ -15,9 +15,13 @@ nowhere else:
   connection, but only while the run is paused or when `response.done` still asks for it: sent while the run samples,
   it could meet a run that has just completed. Until then nothing else is said, since parts must stay in order.
 - Before `response.created` nothing was shown and no tool ran, so a broken connection simply creates anew.
+- A server that was started anew may set the run back: what we saw beyond its last stored event never was, and what we
+  gave since may be gone. Calls that never were are dropped, what it still waits for is given again. A turn that has
+  been shown as over cannot be taken back: then the run fails.
 - A `response.done` that crossed our answer lists as pending what is answered: it is no turn's end, and needs no action.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +84,13 @@ class StartCall:
 
 
 @dataclass(frozen=True)
+class DropCalls:
+    """Forget the tools that run for these calls; they were never made."""
+
+    keys: frozenset[str]
+
+
+@dataclass(frozen=True)
 class EndTurn:
     """The run ended, or waits for the next message."""
 
@@ -100,7 +111,7 @@ class Reconnect:
     reason: ConnectionLost
 
 
-Effect = Show | StartCall | EndTurn | Fail | Reconnect
+Effect = Show | StartCall | DropCalls | EndTurn | Fail | Reconnect
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,11 @@ class RunState:
         self._create = create
         self._is_resumable = bool(create.get("resumable"))
         self._lane = {"stream_id": create["stream_id"]} if "stream_id" in create else {}
+        self._seen_at: list[int] = []  # the event of each item in `output`
         self._turn_start = 0
+        self._turn_seen_at = -1  # the event that ended the last turn
+        self._said: Message | None = None  # what began this one
+        self._revival: str | None = None
         self._in_flight: deque[_Sent] = deque()
         self._again: deque[_Sent] = deque()
         self._has_opened = False
@@ -155,7 +170,8 @@ class RunState:
             raise ValueError(f"run {self.response_id} is {self.phase.value}")
         self.phase = Phase.RUNNING
         self._turn_start = len(self.output)
-        self.outbox.add(user_message(text))
+        self._said = user_message(text)
+        self.outbox.add(self._said)
 
     def cancel(self) -> None:
         """Ask the server to end the run, as soon as its id is known."""
@@ -193,7 +209,8 @@ class RunState:
             self._in_flight.append(_Sent("response.create"))
             return _ENCODER.encode({"type": "response.create", **self._create}).decode()
         self._in_flight.append(_Sent("response.resume"))
-        return self._encode("response.resume", starting_after=self.last_seen)
+        known = {} if self._revival is None else {"revival": self._revival}
+        return self._encode("response.resume", starting_after=self.last_seen, **known)
 
     def _append(self, sent: _Sent) -> str:
         self._in_flight.append(sent)
@@ -216,8 +233,7 @@ class RunState:
                 self._acknowledged("response.append")
                 return []
             case "response.resume.accepted":
-                self._resumed(event)
-                return []
+                return self._resumed(event)
             case _:
                 return self._numbered(event)
 
@@ -234,17 +250,19 @@ class RunState:
         match event["type"]:
             case "response.created":
                 self.response_id = event.response.id
+                self.outbox.is_kept = bool(event.response.get("store"))
                 self.phase = Phase.RUNNING
                 self._acknowledged("response.create")
             case "response.output_item.done":
                 self.output.append(event.item)
+                self._seen_at.append(self.last_seen)
                 if _is_client_call(event.item):
                     return [StartCall(event.item)]
             case "response.done":
                 pending = event.response.get("pending") or []
                 self._paused(pending)
                 if not pending:
-                    self.phase = Phase.WAITING
+                    self.phase, self._turn_seen_at = Phase.WAITING, self.last_seen
                     return [EndTurn(self._result(event.response))]
             case "response.completed" | "response.incomplete":
                 self.phase = Phase.ENDED
@@ -254,15 +272,38 @@ class RunState:
                 return [Fail(_failure(event.response.get("error") or {}, 500))]
         return []
 
-    def _resumed(self, event: Event) -> None:
+    def _resumed(self, event: Event) -> list[Effect]:
         """Decide about what is in doubt; a message, unlike an answer, would count twice."""
         self._acknowledged("response.resume")
         self._is_held = False
+        if (revival := event.get("revival")) is not None and revival != self._revival:
+            self._revival = revival
+            return self._set_back(event)
         is_paused = event.get("status") == "paused"
         has_missed = event.get("last_sequence_number", self.last_seen) != self.last_seen
         if not is_paused or has_missed:
             self._again = deque(sent for sent in self._again if not any(isinstance(i, Message) for i in sent.items))
         self._awaits_pause = bool(self._again) and not is_paused
+        return []
+
+    def _set_back(self, event: Event) -> list[Effect]:
+        """Go on from the last event that the server has stored, with what it wants of us."""
+        last = event["starting_after"]
+        if last < self._turn_seen_at:
+            self.phase = Phase.ENDED
+            return [Fail(RunFailed("The server has lost a part of the run that was over.", code="turn_lost"))]
+        num_left = bisect_right(self._seen_at, last)
+        dropped = frozenset(_key(item) for item in self.output[num_left:] if _is_client_call(item))
+        del self.output[num_left:], self._seen_at[num_left:]
+        self.last_seen = min(self.last_seen, last)
+        self._again.clear()
+        self.outbox.drop(dropped)
+        pending = event.get("still_pending") or []
+        self.outbox.give_again(pending)
+        waits_for_us = event.get("status") == "paused" and event.get("last_sequence_number") == self._turn_seen_at
+        if waits_for_us and self._said is not None and self.phase is Phase.RUNNING:
+            self.outbox.say_again(self._said)
+        return [Show(event), DropCalls(dropped)]
 
     def _paused(self, pending: list[dict[str, Any]]) -> None:
         """A step ended: of what is in doubt, what the server does not wait for has arrived."""
@@ -287,6 +328,8 @@ class RunState:
         if code == "websocket_connection_limit_reached":
             return [Reconnect(ConnectionLost(error.get("message") or code, code=code))]
         sent = self._in_flight.popleft() if self._in_flight else None
+        if sent and sent.type == "response.resume" and (status >= 500 or status == 429):
+            return [Reconnect(ConnectionLost(error.get("message") or "the server is not ready", code=code))]
         # The run may have ended since; the replay that follows says how.
         is_late = (sent.is_resent and sent.type == "response.append") if sent else self._has_sent_cancel
         if status == 404 and is_late:
@@ -326,6 +369,10 @@ def message_text(output: Sequence[Event]) -> str:
 def _is_client_call(item: Event) -> bool:
     is_hosted = item["type"] == "tool_search_call" and item.get("execution") == "server"
     return item["type"] in ANSWER_TYPES and not is_hosted
+
+
+def _key(call: Event) -> str:
+    return call.get("call_id") or call.get("id") or ""
 
 
 def _failure(error: dict[str, Any], status: int) -> RunFailed:

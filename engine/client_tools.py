@@ -75,9 +75,10 @@ class ToolRunner:
         self._on_ready = on_ready
         self._on_tool_call = on_tool_call or _ignore
         self._on_tool_output = on_tool_output or _ignore
+        self._scopes: dict[str, trio.CancelScope] = {}
 
     async def answer(self, item: Event) -> None:
-        """Run the call in `item` and put its output into the outbox."""
+        """Run the call in `item` and put its output into the outbox, unless it is dropped meanwhile."""
         if item["type"] == "mcp_approval_request":
             self._refuse_approval(item)
             return
@@ -86,19 +87,31 @@ class ToolRunner:
             "custom_tool_call_output" if item["type"] == "custom_tool_call" else "function_call_output"
         )
         self._on_tool_call(call)
+        with self._scopes.setdefault(call.key, trio.CancelScope()):
+            await self._answer(call, answer_type)
+        del self._scopes[call.key]
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """These calls were never made: stop what runs for them."""
+        for key in keys:
+            self._scopes.setdefault(key, trio.CancelScope()).cancel()
+
+    async def _answer(self, call: ToolCall, answer_type: AnswerType) -> None:
         start = trio.current_time()
         output, is_error = await self._outcome(call, answer_type)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if is_error:
+            self._outbox.fail(call.key, answer_type, text_of(output))
+        else:
+            self._outbox.finish(call.key, answer_type, output)
         self._on_ready()
         self._on_tool_output(ToolOutcome(call, text_of(output), is_error, trio.current_time() - start))
 
     async def _outcome(self, call: ToolCall, answer_type: AnswerType) -> tuple[Content, bool]:
         try:
-            output = await self._run(call, partial(self._piece, call.key, answer_type))
+            return await self._run(call, partial(self._piece, call.key, answer_type)), False
         except _Failure as failure:
-            self._outbox.fail(call.key, answer_type, str(failure))
             return str(failure), True
-        self._outbox.finish(call.key, answer_type, output)
-        return output, False
 
     async def _run(self, call: ToolCall, on_piece: Callable[[str], None]) -> Content:
         tool = self._tools.get(call.name)
@@ -117,6 +130,8 @@ class ToolRunner:
         raise _Failure(f"{call.name} did not finish within {deadline_s:g} s.")
 
     def _piece(self, key: str, answer_type: AnswerType, text: str) -> None:
+        if self._scopes[key].cancel_called:  # a thread does not notice
+            return
         self._outbox.add_piece(key, answer_type, text)
         self._on_ready()
 

@@ -5,7 +5,8 @@ later, committed or not. The first put opens a window; when it is over, or someb
 thread takes all that is queued into one transaction. An event loop that puts something spends some microseconds on it,
 and wakes the thread once a window.
 
-A transaction that fails is tried again job by job, so that only those are lost which really cannot be written.
+A transaction that fails is tried again job by job, so that only those are lost which really cannot be written. When a
+disk does not keep up, or hangs, what has no room in the queue is lost; whoever puts it goes on.
 """
 
 import logging
@@ -13,13 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
 
 from engine.errors import EngineError, ServerError
 
 log = logging.getLogger(__name__)
+_NO_LIMIT: Final = 1 << 62
 
 
 class Transactions(Protocol):
@@ -36,12 +38,15 @@ _T = TypeVar("_T")
 
 
 @asynccontextmanager
-async def open_group_commit(name: str, database: _D, commit_ms: int) -> AsyncIterator["GroupCommit[_D]"]:
+async def open_group_commit(
+    name: str, database: _D, commit_ms: int, max_bytes: int = _NO_LIMIT
+) -> AsyncIterator["GroupCommit[_D]"]:
     """The thread lives as long as the block. Leaving it, cancelled or not, writes all that was put.
 
-    name: what errors and the log call it. commit_ms: what was put is committed after this at the latest.
+    name: what errors and the log call it. commit_ms: what was put is committed after this at the latest. max_bytes: no
+    more than this waits to be written.
     """
-    group_commit = GroupCommit(name, database, commit_ms)
+    group_commit = GroupCommit(name, database, commit_ms, max_bytes)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_serve, group_commit)
         try:
@@ -59,11 +64,12 @@ async def _serve(group_commit: "GroupCommit[Any]") -> None:
 class _Job:
     """Something for the thread to do. `lost_with` names what is lost when a put fails; who asks hears of a failure."""
 
-    __slots__ = ("act", "answered", "error", "lost_with", "value")
+    __slots__ = ("act", "answered", "error", "lost_with", "num_bytes", "value")
 
-    def __init__(self, act: Callable[[Any], Any], lost_with: str | None = None) -> None:
+    def __init__(self, act: Callable[[Any], Any], lost_with: str | None = None, num_bytes: int = 0) -> None:
         self.act = act
         self.lost_with = lost_with
+        self.num_bytes = num_bytes
         self.answered = trio.Event() if lost_with is None else None
         self.value: Any = None
         self.error: EngineError | None = None
@@ -72,18 +78,31 @@ class _Job:
 class GroupCommit(Generic[_D]):
     """The queue; `serve` is the thread's whole life."""
 
-    def __init__(self, name: str, database: _D, commit_ms: int) -> None:
+    def __init__(self, name: str, database: _D, commit_ms: int, max_bytes: int) -> None:
         self.name = name
         self._database = database
         self._commit_s = commit_ms / 1000
+        self._max_bytes = max_bytes
+        self._num_put = self._num_done = 0  # bytes; the thread adds to the second one alone
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._somebody_waits = Event()
         self._is_open = True
-        self._lost: set[str] = set()  # only the thread touches it
+        self._lost: set[str] = set()  # both sides add to it and look into it, neither goes through it
 
-    def put(self, key: str, act: Callable[[_D], None]) -> None:
-        """Write something, later. When it cannot be written nothing more with that key is; the log says so."""
-        self._enqueue(_Job(act, lost_with=key))
+    def put(self, key: str, act: Callable[[_D], None], num_bytes: int = 0) -> None:
+        """Write something, later. When it cannot be written nothing more with that key is; the log says so.
+
+        num_bytes: what it takes in the queue.
+        """
+        if key in self._lost:
+            return
+        waiting = self._num_put - self._num_done
+        if waiting + num_bytes > self._max_bytes:
+            log.error("the %s lost %s: its disk does not keep up, %d bytes wait to be written", self.name, key, waiting)
+            self._lost.add(key)
+            return
+        self._num_put += num_bytes
+        self._enqueue(_Job(act, key, num_bytes))
 
     async def ask(self, act: Callable[[_D], _T]) -> _T:
         """What `act` returns, after all that was put before. Raises its EngineError, or a ServerError."""
@@ -138,6 +157,7 @@ class GroupCommit(Generic[_D]):
             is_over = None in taken
             jobs = [job for job in taken if job is not None]
             self._do(jobs)
+            self._num_done += sum(job.num_bytes for job in jobs)
             if asked := [job.answered for job in jobs if job.answered is not None]:
                 trio.from_thread.run_sync(_set_all, asked)
         self._database.close()

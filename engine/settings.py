@@ -92,6 +92,7 @@ class Settings(BaseSettings):
     )
     store_commit_ms: int = Field(50, ge=0, description="what is stored reaches the disk after this at the latest")
     store_wait: bool = Field(False, description="terminal events wait until what they tell of is on disk")
+    max_store_backlog_bytes: Bytes = Field(256 << 20, description="what a slow disk may owe; runs beyond are not kept")
     store_retention_s: Seconds = Field(30 * 86400, description="a response that nobody went on from is deleted then")
 
     # what it counts

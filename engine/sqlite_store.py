@@ -27,7 +27,7 @@ async def open_store(settings: Settings) -> AsyncIterator[Store | None]:
         yield None
         return
     database = await trio.to_thread.run_sync(open_database, settings.data_dir)
-    async with open_group_commit("store", database, settings.store_commit_ms) as disk:
+    async with open_group_commit("store", database, settings.store_commit_ms, settings.max_store_backlog_bytes) as disk:
         store = SqliteStore(disk)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_purge, store, settings.store_retention_s)
@@ -53,10 +53,12 @@ class SqliteStore:
     # --- responses ---
 
     def put_start(self, response_id: str, principal: str, parent: str | None, created_at: int, start: bytes) -> None:
-        self._disk.put(response_id, lambda db: db.put_start(response_id, principal, parent, created_at, start))
+        self._disk.put(
+            response_id, lambda db: db.put_start(response_id, principal, parent, created_at, start), len(start)
+        )
 
     def put_step(self, response_id: str, number: int, step: bytes) -> None:
-        self._disk.put(response_id, lambda db: db.put_step(response_id, number, step))
+        self._disk.put(response_id, lambda db: db.put_step(response_id, number, step), len(step))
 
     async def load(self, response_id: str, principal: str) -> Stored | None:
         return await self._disk.ask(lambda db: db.load(self._disk.expect(response_id), principal))

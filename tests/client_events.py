@@ -16,12 +16,13 @@ def event(kind: str, number: int | None = None, **fields: Any) -> Event:
     return Event({"type": f"response.{kind}", **numbered, **fields})
 
 
-def created(number: int = 0) -> Event:
-    return event("created", number, response={"id": "resp_1"})
+def created(number: int = 0, **fields: Any) -> Event:
+    return event("created", number, response={"id": "resp_1", **fields})
 
 
-def item_done(number: int, kind: str = "function_call", **fields: Any) -> Event:
-    return event("output_item.done", number, item={"type": kind, "id": f"item_{number}", "call_id": "c0", **fields})
+def item_done(number: int, call_id: str = "c0", kind: str = "function_call", **fields: Any) -> Event:
+    item = {"type": kind, "id": f"item_{number}", "call_id": call_id, **fields}
+    return event("output_item.done", number, item=item)
 
 
 def done(number: int, *pending: str) -> Event:

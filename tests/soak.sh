@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The full counts that CI runs a part of: random walks by the thousand, connects by the ten thousand, twenty runs of the
-# default model. Takes about half an hour on two cores; its last result stands in the README.
+# The full counts that CI runs a part of: random walks by the thousand, connects by the ten thousand, servers killed by
+# the hundred, twenty runs of the default model. Takes about half an hour on two cores; its last result stands in the
+# README.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . demos/setup.sh
@@ -12,6 +13,9 @@ HYPOTHESIS_PROFILE=soak $python -m pytest -q -k "walk or any_" tests
 
 echo "== connects and drops"
 LONGLOOP_SOAK_CONNECTS=10000 $python -m pytest -q tests/test_sockets.py -k thousand
+
+echo "== servers killed in the middle of runs"
+LONGLOOP_SOAK_KILLS=200 $python -m pytest -q tests/test_killed_server.py
 
 echo "== twenty runs of the default model"
 work=$(mktemp -d)

@@ -156,3 +156,70 @@ def test_answer_is_known_by_its_key():
     assert key_of(McpApprovalResponse(approval_request_id="r", approve=True)) == "r"
     assert key_of(FunctionCallOutput(call_id="a", output="")) == "a"
     assert key_of(user_message("x")) is None
+
+
+# --- given again -------------------------------------------------------------------------------------------------
+
+
+def kept() -> Outbox:
+    outbox = Outbox()
+    outbox.is_kept = True
+    return outbox
+
+
+def test_what_was_sent_is_given_again_whole_if_it_is_wanted():
+    outbox = kept()
+    outbox.finish("a", FUNCTION, "one")
+    outbox.add_piece("b", FUNCTION, "two ")
+    outbox.take()
+    outbox.add_piece("b", FUNCTION, "three")
+    outbox.finish("b", FUNCTION, "two three")
+    outbox.fail("c", FUNCTION, "broke")
+    outbox.take()
+    for _ in range(2):
+        outbox.give_again(["b", "c", "x"])
+        assert taken(outbox) == [("b", "two three", None, None), ("c", "broke", None, None)]
+        assert taken(outbox) == []
+
+
+def test_growing_output_is_given_again_from_its_beginning():
+    outbox = kept()
+    outbox.add_piece("a", FUNCTION, "one ")
+    outbox.take()
+    outbox.add_piece("a", FUNCTION, "two ")
+    outbox.give_again(["a"])
+    assert taken(outbox) == [("a", "one two ", 0, "in_progress")]
+    outbox.finish("a", FUNCTION, "one two ")
+    assert taken(outbox) == [("a", "", 8, "completed")]
+
+
+def test_an_approval_is_given_again():
+    outbox = kept()
+    approval = McpApprovalResponse(approval_request_id="a", approve=False)
+    outbox.add(approval)
+    outbox.take()
+    outbox.give_again(["a"])
+    assert outbox.take() == [approval]
+
+
+def test_what_is_dropped_is_gone_sent_or_not():
+    outbox = kept()
+    for key in ("a", "b"):
+        outbox.finish(key, FUNCTION, "x")
+    outbox.add(McpApprovalResponse(approval_request_id="c", approve=False))
+    outbox.take()
+    outbox.finish("d", FUNCTION, "x")
+    outbox.add_piece("e", FUNCTION, "x")
+    outbox.add(McpApprovalResponse(approval_request_id="f", approve=False))
+    outbox.add(user_message("stays"))
+    outbox.drop(["a", "c", "d", "e", "f"])
+    outbox.give_again(["a", "b", "c"])
+    assert [key_of(item) for item in outbox.take()] == ["b", None]
+
+
+def test_nothing_is_kept_of_a_run_that_is_not_stored():
+    outbox = Outbox()
+    outbox.finish("a", FUNCTION, "x")
+    outbox.take()
+    outbox.give_again(["a"])
+    assert outbox.take() == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.client_state import EndTurn, Fail, Phase, Reconnect, RunState, Show, StartCall, message_text
+from engine.client_state import DropCalls, EndTurn, Fail, Phase, Reconnect, RunState, Show, StartCall, message_text
 from engine.client_wire import Event
 from tests.client_events import CREATE, FUNCTION, created, done, error, event, item_done, sent
 
@@ -119,7 +119,7 @@ def test_event_without_a_number_is_shown_and_means_nothing():
 )
 def test_call_of_the_clients_starts_its_tool(kind, fields, is_call):
     state = running()
-    effects = state.receive(item_done(1, kind, **fields))
+    effects = state.receive(item_done(1, kind=kind, **fields))
     assert isinstance(effects[0], Show)
     assert [isinstance(effect, StartCall) for effect in effects[1:]] == [True] * is_call
     assert [item.type for item in state.output] == [kind]
@@ -140,7 +140,7 @@ def test_pause_for_nothing_ends_the_turn():
 def test_result_has_the_turns_text_and_the_runs_output_and_figures():
     state = running()
     hello = {"content": [{"type": "output_text", "text": "hel"}, {"type": "refusal", "refusal": "lo"}]}
-    state.receive(item_done(1, "message", **hello))
+    state.receive(item_done(1, kind="message", **hello))
     state.receive(done(2))
     state.say("more")
     response = {
@@ -223,6 +223,127 @@ def test_another_connection_helps_before_created_and_resumable_runs(is_created, 
     if is_created:
         state.receive(created())
     assert state.can_reconnect is can
+
+
+# --- a server that was started anew ------------------------------------------------------------------------------
+
+
+def answered() -> RunState:
+    """A run of a stored response whose first call is answered, and whose next step has called twice."""
+    state = RunState(CREATE)
+    state.connected()
+    sent(state)
+    state.receive(created(store=True))
+    state.receive(item_done(1))
+    state.receive(done(2, "c0"))
+    state.outbox.finish("c0", FUNCTION, "x")
+    sent(state)
+    state.receive(event("append.accepted", None))
+    state.receive(item_done(3, "c1"))
+    state.outbox.add_piece("c1", FUNCTION, "a part")
+    sent(state)
+    state.receive(item_done(4, "c2"))
+    state.connected()
+    sent(state)
+    return state
+
+
+def revived(last: int, *pending: str, status: str = "paused", name: str = "rev_1") -> Event:
+    return event(
+        "resume.accepted",
+        None,
+        status=status,
+        starting_after=last,
+        last_sequence_number=last,
+        revival=name,
+        still_pending=list(pending),
+    )
+
+
+def test_what_never_was_is_dropped_and_what_is_still_waited_for_is_given_again():
+    state = answered()
+    accepted = revived(2, "c0")
+    assert state.receive(accepted) == [Show(accepted), DropCalls(frozenset({"c1", "c2"}))]
+    (frame,) = sent(state)
+    assert [(item["call_id"], item["output"]) for item in frame["input"]] == [("c0", "x")]
+    assert [item.call_id for item in state.output] == ["c0"]
+    assert state.receive(item_done(3, "c9")) != []  # the number counts anew
+    assert [item.call_id for item in state.output] == ["c0", "c9"]
+
+
+def test_growing_output_begins_anew_where_the_server_lacks_it():
+    state = answered()
+    state.receive(revived(4, "c1", "c2"))
+    (frame,) = sent(state)
+    assert [(item["call_id"], item["output"], item["offset"]) for item in frame["input"]] == [("c1", "a part", 0)]
+    assert [item.call_id for item in state.output] == ["c0", "c1", "c2"]
+
+
+def test_what_the_server_has_is_not_given_again():
+    state = answered()
+    state.receive(revived(4, status="in_progress"))
+    assert sent(state) == []
+
+
+def test_a_revival_that_is_known_changes_nothing_and_is_named():
+    state = answered()
+    state.receive(revived(2, "c0"))
+    state.connected()
+    assert sent(state) == [
+        {"type": "response.resume", "response_id": "resp_1", "starting_after": 2, "revival": "rev_1"}
+    ]
+    assert state.receive(revived(2, "c0")) == []
+    assert [frame["type"] for frame in sent(state)] == ["response.append"]
+    state.connected()
+    sent(state)
+    assert state.receive(revived(2, "c0", name="rev_2")) != []
+
+
+def test_a_message_that_was_lost_is_said_again_once():
+    for is_sent in (True, False):
+        state = waiting()
+        state.say("hi")
+        if is_sent:
+            sent(state)
+        state.connected()
+        sent(state)
+        state.receive(revived(1))
+        (frame,) = sent(state)
+        assert [item["content"][0]["text"] for item in frame["input"]] == ["hi"]
+        state.receive(event("append.accepted", None))
+        assert sent(state) == []
+
+
+@pytest.mark.parametrize(("status", "pending"), [("in_progress", []), ("paused", ["c1"])])
+def test_a_message_that_was_taken_is_not_said_again(status, pending):
+    state = waiting()
+    state.say("hi")
+    sent(state)
+    state.receive(event("append.accepted", None))
+    state.receive(item_done(2, "c1"))
+    state.connected()
+    sent(state)
+    state.receive(revived(2, *pending, status=status))
+    assert sent(state) == []
+
+
+def test_a_turn_that_was_over_cannot_be_taken_back():
+    state = waiting()
+    state.connected()
+    sent(state)
+    (failed,) = state.receive(revived(0))
+    assert isinstance(failed, Fail)
+    assert (failed.error.code, state.phase) == ("turn_lost", Phase.ENDED)
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, "server_is_overloaded"), (429, "rate_limit_exceeded")])
+def test_a_server_that_cannot_take_the_run_up_now_is_asked_again(status, code):
+    state = running()
+    state.connected()
+    sent(state)
+    (effect,) = state.receive(error(code, status))
+    assert isinstance(effect, Reconnect)
+    assert state.phase is Phase.RUNNING
 
 
 # --- what was in flight when a connection broke -------------------------------------------------------------------

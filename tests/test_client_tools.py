@@ -168,3 +168,42 @@ def test_two_tools_of_one_name_are_refused_and_one_tool_twice_is_not():
     ToolRunner([tool, tool], Outbox(), on_ready=lambda: None)
     with pytest.raises(ValueError, match="two tools are named look"):
         ToolRunner([tool, FunctionTool(look)], Outbox(), on_ready=lambda: None)
+
+
+# --- calls that never were ---------------------------------------------------------------------------------------
+
+
+async def test_a_dropped_call_is_stopped_and_not_answered(autojump_clock):
+    desk = Desk()
+    async with trio.open_nursery() as nursery:
+        call = Event({"type": "function_call", "call_id": "c0", "name": "hang", "arguments": "{}"})
+        nursery.start_soon(desk.runner.answer, call)
+        await trio.testing.wait_all_tasks_blocked()
+        desk.runner.drop(["c0", "c9"])
+    assert (len(desk.calls), desk.sent, desk.outcomes) == (1, [], [])
+
+
+@pytest.mark.parametrize("name", ["hang", "see"])
+async def test_a_call_that_is_dropped_before_it_begins_is_not_answered(name):
+    desk = Desk()
+    desk.runner.drop(["c0"])
+    await desk.runner.answer(Event({"type": "function_call", "call_id": "c0", "name": name, "arguments": "{}"}))
+    assert desk.sent == []
+
+
+async def test_what_a_dropped_call_still_says_is_not_sent(autojump_clock):
+    async def stubborn() -> AsyncIterator[str]:
+        yield "one"
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+        yield "two"
+
+    sent: list[Any] = []
+    outbox = Outbox()
+    runner = ToolRunner([FunctionTool(stubborn)], outbox, on_ready=lambda: sent.extend(outbox.take()))
+    call = Event({"type": "function_call", "call_id": "c0", "name": "stubborn", "arguments": "{}"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.answer, call)
+        await trio.testing.wait_all_tasks_blocked()
+        runner.drop(["c0"])
+    assert [item.output for item in sent] == ["one"]

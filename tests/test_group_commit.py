@@ -26,6 +26,8 @@ class Notes:
         self.fail_commit = False
         self.is_closed = False
         self.committed = threading.Event()
+        self.hang = threading.Event()  # while it is not set
+        self.hang.set()
         self._words: list[str] = []
 
     @property
@@ -36,6 +38,7 @@ class Notes:
         assert self._words == []
 
     def commit(self) -> None:
+        self.hang.wait(20)
         if self.fail_commit:
             raise OSError("disk I/O error")
         self.commits += [self._words]
@@ -64,9 +67,9 @@ def notes() -> Notes:
 
 
 @asynccontextmanager
-async def opened(notes: Notes, commit_ms: int = LONG_MS) -> AsyncIterator[GroupCommit[Notes]]:
+async def opened(notes: Notes, commit_ms: int = LONG_MS, **limits: int) -> AsyncIterator[GroupCommit[Notes]]:
     with trio.fail_after(20):
-        async with open_group_commit("notebook", notes, commit_ms) as disk:
+        async with open_group_commit("notebook", notes, commit_ms, **limits) as disk:
             yield disk
 
 
@@ -134,6 +137,25 @@ async def test_only_what_cannot_be_written_is_lost(notes: Notes, caplog: pytest.
         with pytest.raises(ServerError, match="The notebook failed"):
             await disk.ask(lambda db: disk.expect("bad"))
     assert [record.getMessage() for record in caplog.records] == ["the notebook lost bad"]
+
+
+async def test_what_a_disk_that_hangs_has_no_room_for_is_lost(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(notes, commit_ms=0, max_bytes=10) as disk:
+        notes.hang.clear()
+        disk.put("a", note("one"), 6)
+        disk.put("b", note("two"), 6)
+        disk.put("c", note("three"), 4)
+        disk.put("b", note("four"), 1)  # part of something that has lost a part
+        notes.hang.set()
+        await disk.wait_durable()
+        assert notes.words == ["one", "three"]
+        disk.put("d", note("five"), 10)
+        await disk.wait_durable()
+        assert notes.words == ["one", "three", "five"]
+        with pytest.raises(ServerError, match="The notebook failed"):
+            await disk.ask(lambda db: disk.expect("b"))
+    said = "the notebook lost b: its disk does not keep up, 6 bytes wait to be written"
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 async def test_error_for_who_asked_disturbs_nobody_else(notes: Notes) -> None:

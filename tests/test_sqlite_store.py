@@ -52,6 +52,15 @@ async def steps(store: Store, response_id: str) -> list[bytes] | None:
     return stored.steps if stored else None
 
 
+async def test_what_a_disk_does_not_keep_up_with_is_limited(tmp_path: Path) -> None:
+    async with opened(tmp_path, store_commit_ms=LONG_MS, max_store_backlog_bytes=20) as store:
+        put(store, "a", b"x" * 10)  # and its start
+        put(store, "b", b"y" * 10)
+        assert await steps(store, "a") == [b"x" * 10]
+        with pytest.raises(ServerError):
+            await steps(store, "b")
+
+
 async def test_no_store_is_none(tmp_path: Path) -> None:
     async with open_store(Settings(data_dir=tmp_path, store="none")) as store:
         assert store is None

@@ -36,7 +36,6 @@ async def open_longloop(scenario: str, folder: Path, **settings: object) -> Asyn
     """A longloop server that plays `scenario` (YAML text, written into `folder`, where it keeps its data, too)."""
     file = folder / "bench.yaml"
     file.write_text(scenario)
-    settings = {"data_dir": folder / "data"} | settings
     settings = {"data_dir": folder / "data"} | settings  # not the user's, where another server may be at work
     assignments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "engine", "serve", "--backend", f"script:{file}", "--port", "0", *assignments]

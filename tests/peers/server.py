@@ -22,6 +22,7 @@ class ServerProcess:
     def __init__(self, process: trio.Process, url: str, log_file: Path) -> None:
         self._process = process
         self._is_stopping = False
+        self.is_killed = False
         self.url = url
         self.port = urlsplit(url).port or 0
         self._log_file = log_file
@@ -36,6 +37,15 @@ class ServerProcess:
         """Tell it a second time: it should wait for nothing more."""
         self._process.terminate()
 
+    def kill(self) -> None:
+        """Let it die on the spot, as `kill -9` does."""
+        self.is_killed = self._is_stopping = True
+        self._process.kill()
+
+    async def wait(self) -> int:
+        """Wait until it has ended; its return code."""
+        return await self._process.wait()
+
     @property
     def log(self) -> str:
         """Everything on its stderr so far."""
@@ -43,8 +53,8 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def open_server(backend: str, log_file: Path, **settings: Any) -> AsyncIterator[ServerProcess]:
-    """A server with this backend, its stderr in `log_file`. Fails when it logs an error or ends badly.
+async def open_server(backend: str, log_file: Path, port: int = 0, **settings: Any) -> AsyncIterator[ServerProcess]:
+    """A server with this backend, its stderr in `log_file`. Fails when it logs an error or, unless killed, ends badly.
 
     Without a `data_dir` of its own it stores nothing, since only one server may use one.
     """
@@ -52,7 +62,7 @@ async def open_server(backend: str, log_file: Path, **settings: Any) -> AsyncIte
     if "data_dir" not in told:
         told.setdefault("store", "none")
     flags = [flag for name, value in told.items() for flag in ("--set", f"{name}={_toml(value)}")]
-    command = [sys.executable, "-m", "engine", "serve", "--backend", backend, "--port", "0"]
+    command = [sys.executable, "-m", "engine", "serve", "--backend", backend, "--port", str(port)]
     with open(log_file, "wb") as log:
         process = await trio.lowlevel.open_process(
             [*command, *flags], stdin=DEVNULL, stdout=PIPE, stderr=log, cwd=str(ROOT)
@@ -63,7 +73,7 @@ async def open_server(backend: str, log_file: Path, **settings: Any) -> AsyncIte
         server.terminate()
         with trio.fail_after(_STOP_S):
             returncode = await process.wait()
-        assert returncode == 0, f"the server ended with {returncode}:\n{server.log}"
+        assert returncode == 0 or server.is_killed, f"the server ended with {returncode}:\n{server.log}"
         assert "ERROR" not in server.log, server.log
     finally:
         if process.returncode is None:
