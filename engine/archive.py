@@ -6,12 +6,12 @@ made of the records waits at the pause where the other one did. What came later 
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from engine.backends.base import Backend, Past, Sequence
 from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
-from engine.ids import mint_id
+from engine.history import Lineage
+from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.journal import encode_start
 from engine.live import Live, Revival
@@ -41,6 +41,7 @@ class Revived:
     num_records: int
     next_seq: int
     is_whole: bool
+    lineage: Lineage
 
     @property
     def can_go_on(self) -> bool:
@@ -74,6 +75,10 @@ class Archive:
         """Keep what becomes of a run from here on. num_records: how many there are of it."""
         live.recorder = Recorder(self._store, live.response, live.sequence, live.tokens_seen, num_records)
 
+    async def delete(self, response_id: str, principal: str) -> bool:
+        """Forget a run. False when there is none."""
+        return await self._store.delete(response_id, principal)
+
     # --- read ---
 
     async def read(self, response_id: str, principal: str) -> Response | None:
@@ -94,9 +99,11 @@ class Archive:
     def _revive(self, chain: list[Recorded], *, is_whole: bool) -> Revived:
         earlier: list[Item] = []
         response: Response | None = None
+        lineage: Lineage | None = None
         for recorded in chain[:-1]:
             response = self._machine(recorded, response)
             earlier = recorded.context(earlier, self._sealer)
+            lineage = Lineage(response.id, lineage)
         last = chain[-1]
         return Revived(
             response=self._machine(last, response),
@@ -105,11 +112,12 @@ class Archive:
             num_records=len(last.steps),
             next_seq=last.next_seq,
             is_whole=is_whole,
+            lineage=Lineage(last.start.response_id, lineage),
         )
 
     def _machine(self, recorded: Recorded, before: Response | None) -> Response:
-        revive = partial(recorded.revive, self._settings, mint_id, wall_clock(), before, self._sealer)
-        return revive(keeps_items=True)
+        mint = mint_within(recorded.start.response_id)
+        return recorded.revive(self._settings, mint, wall_clock(), before, self._sealer, keeps_items=True)
 
     # --- taken up ---
 
@@ -133,6 +141,7 @@ class Archive:
 
     def _live(self, revived: Revived, sequence: Sequence | None, principal: str) -> Live:
         live = Live(revived.response, sequence, self._settings, principal)
+        live.lineage = revived.lineage
         live.revival = Revival(mint_id("rev"), revived.next_seq)
         return live
 

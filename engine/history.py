@@ -29,6 +29,21 @@ class Round:
         return [item for node in reversed(rounds) for item in (*node.given, *map(_unfolded, node.made))]
 
 
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A run, by its id, and through `before` all that it goes on from."""
+
+    id: str
+    before: "Lineage | None" = None
+
+    def has(self, response_id: str) -> bool:
+        """Whether it is this run, or goes on from it. Cost follows the number of runs."""
+        node: Lineage | None = self
+        while node is not None and node.id != response_id:
+            node = node.before
+        return node is not None
+
+
 class Rounds:
     """The rounds of one run, if they are kept at all. `newest` is None when they are not."""
 

@@ -20,6 +20,7 @@ from engine.backends.base import Extension, Sequence
 from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
 from engine.events import TERMINAL_TYPES, Event
+from engine.history import Lineage
 from engine.recorder import Recorder
 from engine.response import Response
 from engine.settings import Settings
@@ -94,6 +95,7 @@ class Live:
         """sequence: None for a run that was over when it was read from the store."""
         self.response = response
         self.principal = principal
+        self.lineage = Lineage(response.id)
         self.recorder: Recorder | None = None
         self.revival: Revival | None = None
         self.withheld_from: int | None = None
@@ -103,6 +105,7 @@ class Live:
         self._num_tokens: int | None = None  # of its sequence's log, once another run goes on with that
         self.is_draining = False
         self.wants_interrupt = False
+        self.is_forgotten = False  # it, or one it goes on from, was deleted: nothing may go on from it
         self.waiting: trio.CancelScope | None = None  # around the loop's wait for the model
         self.at_end: Callable[[], None] | None = None  # called once when it is over, before any reader knows
         self.queue_ms = 0.0
@@ -296,6 +299,11 @@ class Live:
         self._num_holders -= 1
         self.close_if_over()
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than its own task hold it."""
+        return self._num_holders > 1
+
     def close_if_over(self) -> None:
         """Close the sequence once nobody samples from it or may still continue it."""
         if self._is_closed or self._num_holders > 0 or self.response.is_open:
@@ -307,6 +315,11 @@ class Live:
     def can_continue(self) -> bool:
         """Whether another run may go on from this one's sequence: it came to its end undisturbed, and still has it."""
         return self.response.ended_by_itself and not self._is_closed
+
+    @property
+    def can_be_gone_on_from(self) -> bool:
+        """Whether a run may follow this one, and could do so from its sequence."""
+        return self.can_continue and self.response.can_go_on and not self.is_forgotten
 
     def hand_over(self) -> Sequence:
         """The sequence, for the one run that goes on from this one."""

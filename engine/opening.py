@@ -10,6 +10,7 @@ import msgspec
 
 from engine.backends.base import Backend, Extension, Past, RunSpec, Sequence
 from engine.errors import RequestError
+from engine.history import Lineage
 from engine.items import Item
 from engine.live import Live
 from engine.request import RunRequest
@@ -23,13 +24,19 @@ from engine.truncation import droppable_units, without_oldest
 class Before:
     """The run that another one goes on from, and its sequence if that is still here, or else what it has been through.
 
-    is_own: the new run takes the earlier one's place, so it may take over the sequence, too.
+    is_own: the new run takes the earlier one's place, so it may take over the sequence, too. lineage: of one that is
+    not `live`.
     """
 
     response: Response
     live: Live | None = None
     is_own: bool = False
     past: Past | None = None
+    lineage: Lineage | None = None
+
+    def followed_by(self, response_id: str) -> Lineage:
+        """The lineage of the new run."""
+        return Lineage(response_id, self.live.lineage if self.live else self.lineage or Lineage(self.response.id))
 
     @property
     def lacks_items(self) -> bool:

@@ -32,12 +32,7 @@ def seal_window(items: Sequence[Item], sealer: Sealer) -> str:
     return sealer.seal(_WINDOW, b"[%s]" % b",".join(map(encode_item, items)))
 
 
-def find_nothing(item_id: str) -> Item | None:
-    """A server without a store knows no item by its id."""
-    return None
-
-
-def look_up_items(items: Sequence[Item], find: FindItem = find_nothing) -> list[Item]:
+def look_up_items(items: Sequence[Item], find: FindItem) -> list[Item]:
     """The items with each reference replaced by what it names.
 
     Raises NotFound with a path from `input` on for a reference that leads nowhere.

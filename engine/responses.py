@@ -8,15 +8,15 @@ import msgspec
 import trio
 
 from engine import loop
-from engine.archive import Archive
+from engine.archive import Archive, Revived
 from engine.backends.base import Backend, Extension, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
-from engine.errors import NotFound, RequestError, ServerError
-from engine.ids import mint_id
-from engine.items import CompactionTrigger, Item
+from engine.errors import NotFound, RequestError
+from engine.ids import mint_id, mint_within
+from engine.items import CompactionTrigger, Item, item_id
 from engine.live import Live
 from engine.opening import (
     Before,
@@ -29,14 +29,15 @@ from engine.opening import (
     previous_not_found,
 )
 from engine.parameters import unsupported
+from engine.references import resolve
 from engine.request import RunRequest
-from engine.resolving import look_up_items
 from engine.response import Response
 from engine.routing import apply_route
+from engine.run_table import RunTable
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
-from engine.usage import Timing
+from engine.tokens import Span
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +64,14 @@ class Responses:
         self.conversations = Conversations(store) if store is not None else None
         self.sealer = sealer
         self._settings = settings
-        self._nursery = nursery
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
         self._taking_up = trio.Lock()
-        self._lives: dict[str, Live] = {}
-        self._is_draining = False
-        self._ended = trio.Event()
+        self.runs = RunTable(settings, nursery)
 
     @property
     def is_draining(self) -> bool:
         """Whether no new runs are taken."""
-        return self._is_draining
+        return self.runs.is_draining
 
     def default_model(self) -> str:
         """The model of a request that names none."""
@@ -87,8 +85,9 @@ class Responses:
         Raises RequestError (nothing was started) for input that the model cannot take or that does not fit the run
         before it.
         """
-        self._admit(principal)
+        self.runs.admit(principal)
         request, route_ms = self._route(_with_trigger(request), is_run=True)
+        request = await self._resolved(request, principal)
         if request.conversation_id is None:
             live = await self._create(request, principal, before)
         else:
@@ -119,12 +118,15 @@ class Responses:
         opened = open_sequence(self.backend, request, response_id, before)
         try:
             opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
-            self._admit(principal)  # preparing may have waited for a thread; the door may have closed meanwhile
+            self.runs.admit(principal)  # preparing may have waited for a thread; the door may have closed meanwhile
             if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
                 raise RequestError("The input is empty.", param="input")
+            if opened.taken_from is not None and not opened.taken_from.can_continue:  # somebody was quicker
+                opened = open_sequence(self.backend, request, response_id, _without_sequence(before))
+                opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
             if opened.taken_from is not None:
-                _check_can_continue(opened.taken_from)  # another lane may have been quicker
                 opened.taken_from.hand_over()
+                self.runs.let_go(opened.taken_from.response.id)
         except BaseException:
             if opened.taken_from is None:
                 opened.sequence.close()
@@ -133,17 +135,21 @@ class Responses:
             response_id,
             request,
             self._settings,
-            mint_id,
+            mint_within(response_id),
             wall_clock(),
             before.response if before else None,
             self.sealer,
         )
         response.answers.answered(checked.answered)
-        return self._start(response, principal, opened, extension)
+        live = self._start(response, principal, opened, extension)
+        if before is not None:
+            live.lineage = before.followed_by(response_id)
+        return live
 
     async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
         request, _ = self._route(request)
+        request = await self._resolved(request, principal)
         earlier: list[Item] = []
         if request.conversation_id is not None:
             if self.conversations is None:
@@ -156,16 +162,23 @@ class Responses:
 
     async def compact(self, request: RunRequest, principal: str, before: Before | None = None) -> CompactedContext:
         """The request's context made short, without a run. Raises EngineError."""
-        self._admit(principal)
+        self.runs.admit(principal)
         request, _ = self._route(request)
+        request = await self._resolved(request, principal)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
+        before = replace(before, is_own=False) if before else None  # its sequence stays with it
         return await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
 
     def _check(self, request: RunRequest, before: Before | None) -> Continuation:
         """What is new in the input, as a model is to see it."""
-        checked = check_input(look_up_items(request.items), before.response.answers if before else None)
+        checked = check_input(request.items, before.response.answers if before else None)
         return replace(checked, items=open_given(checked.items, request.items, self.sealer))
+
+    async def _resolved(self, request: RunRequest, principal: str) -> RunRequest:
+        """The request with the items that it names. Raises NotFound."""
+        items = await resolve(request.items, partial(self.read, principal=principal))
+        return msgspec.structs.replace(request, items=items)
 
     async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
         """Start a run that goes on from a completed one, with its settings, tokens and KV cache.
@@ -189,6 +202,8 @@ class Responses:
         """The request as it can be stored. What goes on from an unstored run holds that, so it cannot be."""
         echo = request.echo
         is_stored = echo.store and self._archive is not None and (before is None or before.response.is_stored)
+        if echo.background and not is_stored:
+            raise RequestError("A response in the background has to be stored; this one cannot be.", param="background")
         return msgspec.structs.replace(request, echo=msgspec.structs.replace(echo, store=is_stored))
 
     def _start(self, response: Response, principal: str, opened: Opened, extension: Extension) -> Live:
@@ -201,13 +216,8 @@ class Responses:
         response.start()
         if archive is not None:
             archive.record(live)
-        self._carry_soon(live, loop.times_of(extension))
+        self.runs.carry_soon(live, loop.times_of(extension))
         return live
-
-    def _carry_soon(self, live: Live, prepared: Timing | None) -> None:
-        live.hold()  # released when its task ends, which is when nobody can find it any more
-        self._lives[live.response.id] = live
-        self._nursery.start_soon(self._carry, live, prepared, name=live.response.id)
 
     def _route(self, request: RunRequest, *, is_run: bool = False) -> tuple[RunRequest, float]:
         """The request with what its model means, and the milliseconds that took. Raises RequestError."""
@@ -215,46 +225,20 @@ class Responses:
         route = self.backend.resolve(request.echo.model)
         request = apply_route(route, request)
         if is_run and route.max_runs is not None:
-            num_open = sum(
-                live.response.is_open and live.response.request.echo.model == route.id for live in self._lives.values()
-            )
-            if num_open >= route.max_runs:
-                raise _too_many(f"More than {route.max_runs} open responses of the model '{route.id}'.")
+            self.runs.admit_model(route.id, route.max_runs)
         return request, now_ms() - started_ms
-
-    def _admit(self, principal: str) -> None:
-        if self._is_draining:
-            raise ServerError("The server is shutting down.", code="server_is_overloaded", status=503)
-        num_open = sum(live.principal == principal and live.response.is_open for live in self._lives.values())
-        if num_open >= self._settings.max_runs_per_principal:
-            raise _too_many(f"More than {self._settings.max_runs_per_principal} open responses.")
-
-    async def _carry(self, live: Live, prepared: Timing | None) -> None:
-        """The run's task: its loop, and the time in which its end can still be read if others may do so."""
-        try:
-            await loop.run(live, prepared, self._settings)
-            self._ended.set()
-            if _is_read_later(live.response) and not self._is_draining:
-                await trio.sleep(self._settings.ended_ttl_s)
-        finally:
-            del self._lives[live.response.id]
-            live.release()
 
     # --- going on ---
 
     def find(self, response_id: str, principal: str) -> Live:
         """The run with this id, if it is in memory. Raises NotFound, also when it belongs to somebody else."""
-        if live := self._in_memory(response_id, principal):
+        if live := self.runs.find(response_id, principal):
             return live
         raise _not_found(response_id)
 
-    def _in_memory(self, response_id: str, principal: str) -> Live | None:
-        live = self._lives.get(response_id)
-        return live if live is not None and live.principal == principal else None
-
     async def read(self, response_id: str, principal: str) -> Response:
         """The run with this id as it is now, in memory or stored, to be looked at. Raises NotFound."""
-        if live := self._in_memory(response_id, principal):
+        if live := self.runs.find(response_id, principal):
             return live.response
         response = await self._archive.read(response_id, principal) if self._archive else None
         if response is None:
@@ -263,35 +247,60 @@ class Responses:
 
     async def recall(self, response_id: str, principal: str) -> Live:
         """The run with this id, in memory or from the store; one that was open there goes on. Raises NotFound."""
-        if live := self._in_memory(response_id, principal):
+        if live := self.runs.find(response_id, principal):
             return live
         if self._archive is None:
             raise _not_found(response_id)
         async with self._taking_up:  # or two who ask at once would each take it up
-            if live := self._in_memory(response_id, principal):
+            if live := self.runs.find(response_id, principal):
                 return live
-            revived = await self._archive.revive(response_id, principal)
-            if revived is None:
-                raise _not_found(response_id)
+            revived = await self._revive(response_id, principal)
             if not revived.response.is_open:
                 return self._archive.ended(revived, principal)
-            self._admit(principal)
+            self.runs.admit(principal)
             if (live := self._archive.take_up(revived, principal)) is None:
                 raise _not_found(response_id)
-            self._carry_soon(live, None)
+            self.runs.carry_soon(live, None)
             return live
 
     async def before(self, response_id: str, principal: str) -> Before:
         """A stored run that another one may go on from. Raises RequestError, `previous_response_not_found`."""
-        live = self._in_memory(response_id, principal)
+        live = self.runs.find(response_id, principal)
         if live is not None and live.response.round is not None:
-            if not (live.response.is_stored and live.response.can_go_on):
+            if live.is_forgotten or not (live.response.is_stored and live.response.can_go_on):
                 raise previous_not_found(response_id)
-            return Before(live.response, live)
+            return Before(live.response, live, is_own=not live.is_shared)
         revived = await self._archive.revive(response_id, principal) if self._archive else None
         if revived is None or not revived.can_go_on:
             raise previous_not_found(response_id)
-        return Before(revived.response, live, past=revived.past if revived.has_rest else None)
+        past = revived.past if revived.has_rest else None
+        return Before(revived.response, live, past=past, lineage=revived.lineage)
+
+    async def given(self, response_id: str, principal: str) -> list[Item]:
+        """What the run's context began with, and every item that it was given. Raises NotFound."""
+        live = self.runs.find(response_id, principal)
+        if live is not None and not live.response.is_stored:
+            return _given_items(live.response)
+        return (await self._revive(response_id, principal)).given
+
+    async def spans(self, response_id: str, principal: str) -> list[Span]:
+        """The token log of everything that the run's context has held. Raises NotFound."""
+        if live := self.runs.find(response_id, principal):
+            return live.spans()
+        return (await self._revive(response_id, principal)).past.spans
+
+    async def _revive(self, response_id: str, principal: str) -> Revived:
+        revived = await self._archive.revive(response_id, principal) if self._archive else None
+        if revived is None:
+            raise _not_found(response_id)
+        return revived
+
+    async def delete(self, response_id: str, principal: str) -> None:
+        """Forget a run, in memory and in the store; an open one ends. Raises NotFound."""
+        was_stored = self._archive is not None and await self._archive.delete(response_id, principal)
+        if not (was_stored or self.runs.find(response_id, principal)):
+            raise _not_found(response_id)
+        self.runs.forget(response_id)
 
     def cancel(self, response_id: str, principal: str) -> None:
         """End an open run because its client wants that. Raises NotFound."""
@@ -326,26 +335,13 @@ class Responses:
     # --- stopping ---
 
     async def drain(self) -> None:
-        """Take no more runs; end paused ones at once, give the others `drain_s` to finish their step, then cut them."""
-        self._is_draining = True
-        for live in list(self._lives.values()):
-            live.drain()
-        with trio.move_on_after(self._settings.drain_s):
-            while not all(live.is_over for live in self._lives.values()):
-                self._ended = trio.Event()
-                await self._ended.wait()
-        for live in list(self._lives.values()):
-            live.cancel("server_shutdown")
+        """Take no more runs, and end those there are; see RunTable."""
+        await self.runs.drain()
 
     @property
     def has_open(self) -> bool:
         """Whether any run can still go on."""
-        return any(live.response.is_open for live in self._lives.values())
-
-
-def _is_read_later(response: Response) -> bool:
-    """Whether somebody may ask for the response who does not read it while it ends."""
-    return response.request.echo.resumable or response.request.echo.background
+        return self.runs.has_open
 
 
 def _with_trigger(request: RunRequest) -> RunRequest:
@@ -358,8 +354,19 @@ def _with_trigger(request: RunRequest) -> RunRequest:
     return msgspec.structs.replace(request, items=items, compacts_first=True, generate=generate)
 
 
-def _too_many(message: str) -> RequestError:
-    return RequestError(message, code="rate_limit_exceeded", status=429)
+def _without_sequence(before: Before | None) -> Before | None:
+    """The same run to go on from, by its items. Raises NotFound when there are none."""
+    if before is not None and before.response.round is None and before.live is not None:
+        _check_can_continue(before.live)
+    return None if before is None else replace(before, live=None)
+
+
+def _given_items(response: Response) -> list[Item]:
+    """The items before the response's own, as far as they are kept."""
+    if response.round is None:
+        raise NotFound(f"The input items of response '{response.id}' are not kept.", code="items_not_kept")
+    own = {item_id(item) for item in response.output}
+    return [item for item in response.round.items() if item_id(item) is None or item_id(item) not in own]
 
 
 def _not_found(response_id: str) -> NotFound:

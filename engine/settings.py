@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     max_items: Count = Field(20_000, description="items in one input")
     max_tools: Count = Field(512, description="tools of one run")
     max_connections: Count = Field(1024, description="connections at a time")
+    max_kept_runs: Count = Field(256, description="ended runs of HTTP that are kept ready to be gone on from")
     max_lanes: Count = Field(32, description="named lanes of one connection")
     max_in_flight: Count = Field(16, description="runs of one connection that sample at a time; more wait")
     max_queued: Count = Field(64, description="creates of one connection that wait")

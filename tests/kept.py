@@ -1,10 +1,16 @@
 """Servers that die and come back, for tests: what one of them has stored, another one finds."""
 
 import copy
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from engine.store_fake import MemoryStore
-from tests.served import Client, pending
+from tests.served import TWO_CALLS, Client, Served, open_served, pending
+
+
+def open_kept(scenario: str = TWO_CALLS, **fields: Any) -> AbstractAsyncContextManager[Served]:
+    """A server with a store of its own, as servers are unless they are told otherwise."""
+    return open_served(scenario, store=MemoryStore(), **fields)
 
 
 def as_of_now(store: MemoryStore) -> MemoryStore:

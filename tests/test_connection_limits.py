@@ -19,7 +19,7 @@ async def _stuck(server: Served, **fields: object) -> tuple[trio.abc.Stream, Liv
     await _open_by_hand(stream)
     await stream.send_all(_client_text({"type": "response.create", "input": "go"} | fields))
     await trio.testing.wait_all_tasks_blocked()
-    (live,) = server.app.responses._lives.values()
+    (live,) = server.app.responses.runs.lives.values()
     return stream, live
 
 

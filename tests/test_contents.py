@@ -10,7 +10,8 @@ from engine.backends.prompt_format import PromptFormat
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_prompt import PromptContext
-from tests.served import FUNCTION, TWO_CALLS, Served, open_served
+from tests.kept import open_kept
+from tests.served import FUNCTION, TWO_CALLS, Served
 from tests.tiny import save_format
 
 HELLO = "model: test\nsteps:\n  - text: Hello there.\n"
@@ -28,7 +29,7 @@ async def begin(server: Served, **fields: Any) -> str:
 
 
 async def test_input_items_are_listed_newest_first() -> None:  # P71
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         path = await begin(server, input=THREE)
         page = (await server.http().get(f"{path}/input_items")).json
     assert page["object"] == "list"
@@ -38,7 +39,7 @@ async def test_input_items_are_listed_newest_first() -> None:  # P71
 
 
 async def test_input_items_come_in_pages_whose_ids_stay() -> None:  # P71
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         path = f"{await begin(server, input=THREE)}/input_items?order=asc"
         whole = (await server.http().get(path)).json["data"]
         first = (await server.http().get(f"{path}&limit=2")).json
@@ -52,13 +53,13 @@ async def test_input_items_come_in_pages_whose_ids_stay() -> None:  # P71
     [("limit=0", 400, "limit"), ("limit=101", 400, "limit"), ("order=up", 400, "order"), ("after=msg_x", 404, "after")],
 )
 async def test_a_page_that_cannot_be_is_refused_by_name(query: str, status: int, param: str) -> None:
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         reply = await server.http().get(f"{await begin(server)}/input_items?{query}")
     assert (reply.status, reply.error["param"]) == (status, param)
 
 
 async def test_the_input_of_a_chain_has_all_before_it_and_not_its_own_output() -> None:  # P71
-    async with open_served(HELLO, lifecycle="chain") as server, server.connect() as client:
+    async with open_kept(HELLO, lifecycle="chain") as server, server.connect() as client:
         await client.create(input="one")
         before = (await client.step())[-1]["response"]
         await client.create(input="two", previous_response_id=before["id"], resumable=True)
@@ -72,8 +73,8 @@ async def test_the_input_of_a_chain_has_all_before_it_and_not_its_own_output() -
 
 
 async def test_input_that_is_kept_as_tokens_only_cannot_be_listed() -> None:
-    async with open_served() as server, server.connect() as client:
-        await client.create(resumable=True)
+    async with open_kept() as server, server.connect() as client:
+        await client.create(resumable=True, store=False)
         id_ = (await client.step())[0]["response"]["id"]
         reply = await server.http().get(f"/v1/responses/{id_}/input_items")
     assert (reply.status, reply.error["code"]) == (404, "items_not_kept")
@@ -91,7 +92,7 @@ def backend(tmp_path: Path) -> ScriptBackend:
 
 
 async def test_tokens_are_those_of_the_token_events(backend: ScriptBackend) -> None:  # P72
-    async with open_served(backend=backend) as server:
+    async with open_kept(backend=backend) as server:
         events = await server.http().events(background=True, include=["response.tokens"], tools=[FUNCTION])
         path = f"/v1/responses/{events[0]['response']['id']}/tokens"
         tokens = (await server.http().get(path)).json
@@ -103,7 +104,7 @@ async def test_tokens_are_those_of_the_token_events(backend: ScriptBackend) -> N
 
 
 async def test_tokens_end_where_another_response_goes_on(backend: ScriptBackend) -> None:  # P72
-    async with open_served(backend=backend, lifecycle="chain") as server, server.connect() as client:
+    async with open_kept(backend=backend, lifecycle="chain") as server, server.connect() as client:
         await client.create(model="hello", input="one", resumable=True)
         before = (await client.step())[-1]["response"]
         path = f"/v1/responses/{before['id']}/tokens"
@@ -117,14 +118,14 @@ async def test_tokens_end_where_another_response_goes_on(backend: ScriptBackend)
 
 
 async def test_a_backend_that_sees_no_tokens_has_none() -> None:  # P72
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         tokens = (await server.http().get(f"{await begin(server)}/tokens")).json
     assert tokens["data"] == []
 
 
 @pytest.mark.parametrize("what", ["input_items", "tokens"])
 async def test_contents_of_others_responses_are_not_found(what: str) -> None:  # P4
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         path = f"{await begin(server)}/{what}"
         reply = await server.http("theirs").get(path)
     assert (reply.status, reply.error["code"]) == (404, "response_not_found")

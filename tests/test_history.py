@@ -2,7 +2,7 @@
 
 from engine.content import OutputText
 from engine.folded import fold_item
-from engine.history import Round
+from engine.history import Lineage, Round
 from engine.items import FunctionCall, Item, Message
 from engine.scaffold_message import MessageScaffold
 
@@ -39,3 +39,10 @@ def test_a_long_history_is_no_deep_recursion() -> None:
         node = Round(node, [user(str(number))])
     assert len(node.items()) == 20_000
     del node  # nor is letting go of it
+
+
+def test_a_lineage_has_its_run_and_all_before_it() -> None:
+    first = Lineage("a")
+    second, other = Lineage("b", first), Lineage("c", first)
+    assert [one for one in "abc" if second.has(one)] == ["a", "b"]
+    assert [one for one in "abc" if other.has(one)] == ["a", "c"]

@@ -104,10 +104,10 @@ async def test_generation_stops_when_the_client_has_left(autojump_clock):
         async with server.connect() as client:
             await client.create()
             await client.until("response.output_text.delta")
-            (live,) = server.app.responses._lives.values()
+            (live,) = server.app.responses.runs.lives.values()
         await trio.testing.wait_all_tasks_blocked()
         assert live.response.status.value == "incomplete"
-        assert not server.app.responses._lives
+        assert not server.app.responses.runs.lives
 
 
 HISTORY = [

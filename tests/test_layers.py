@@ -81,7 +81,9 @@ LAYERS: dict[str, str] = {
         compacting
         conversations
         opening
+        references
         responses
+        run_table
     """,
     "loop": """
         compaction

@@ -11,6 +11,7 @@ from engine.events import Event, encode_event
 from engine.item_events import OutputTextDelta, OutputTextDone, ReasoningTextDelta, ReasoningTextDone
 from engine.outgoing import EventForm, encode_frame, type_of_event, with_lane
 from engine.settings import EventNames
+from tests.kept import open_kept
 from tests.served import open_served
 
 PLACE: dict[str, Any] = {"item_id": "msg_0", "output_index": 1, "content_index": 0}
@@ -112,7 +113,7 @@ async def test_the_setting_event_names_reaches_the_wire() -> None:  # P59
 
 async def test_a_posted_stream_is_padded_and_named_in_the_same_way() -> None:
     asked = {"input": "go", "stream": True, "background": True, "stream_options": {"include_obfuscation": True}}
-    async with open_served(STEPS, event_names="open_responses") as server:
+    async with open_kept(STEPS, event_names="open_responses") as server:
         http = server.http()
         async with http.stream("POST", "/v1/responses", **asked) as stream:
             events = await stream.rest()

@@ -100,7 +100,7 @@ def test_a_reference_is_the_item_it_names() -> None:
 
 def test_a_reference_that_leads_nowhere_is_refused_by_its_place() -> None:
     with pytest.raises(RequestError) as caught:
-        look_up_items([user(), ItemReference(id="msg_9")])
+        look_up_items([user(), ItemReference(id="msg_9")], {}.get)
     error = caught.value
     assert (error.param, error.code, error.status) == ("input[1].id", "item_not_found", 404)
     assert error.message.startswith("Item with id 'msg_9' not found.")
@@ -108,4 +108,4 @@ def test_a_reference_that_leads_nowhere_is_refused_by_its_place() -> None:
 
 def test_what_is_no_reference_is_left_alone() -> None:
     items = [user(), item(type="compaction", encrypted_content="x")]
-    assert all(one is other for one, other in zip(look_up_items(items), items, strict=True))
+    assert all(one is other for one, other in zip(look_up_items(items, {}.get), items, strict=True))

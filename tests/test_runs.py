@@ -13,6 +13,8 @@ from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_context import EstimatedContext
 from engine.backends.script_prompt import PromptContext
+from engine.store_fake import MemoryStore
+from tests.kept import open_kept
 from tests.served import FUNCTION, Served, open_served, pending
 from tests.tiny import save_format
 
@@ -32,7 +34,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def only_run(server: Served) -> Any:
-    (live,) = server.app.responses._lives.values()
+    (live,) = server.app.responses.runs.lives.values()
     return live
 
 
@@ -40,7 +42,7 @@ def only_run(server: Served) -> Any:
 
 
 async def test_a_post_is_answered_by_the_whole_response() -> None:  # P64
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         reply = await server.http().create(metadata={"a": "b"})
     assert reply.status == 200
     assert reply.headers["content-type"] == "application/json"
@@ -54,7 +56,7 @@ async def test_a_post_is_answered_by_the_whole_response() -> None:  # P64
 
 
 async def test_a_call_of_a_clients_tool_completes_the_response() -> None:  # P64
-    async with open_served(CALLING) as server:
+    async with open_kept(CALLING) as server:
         reply = await server.http().create(tools=[FUNCTION])
     assert reply.json["status"] == "completed"
     (call,) = reply.json["output"]
@@ -62,7 +64,7 @@ async def test_a_call_of_a_clients_tool_completes_the_response() -> None:  # P64
 
 
 async def test_a_response_that_fails_is_answered_by_200_and_says_so() -> None:  # P64
-    async with open_served(FAILING) as server:
+    async with open_kept(FAILING) as server:
         reply = await server.http().create()
     assert reply.status == 200
     assert reply.json["status"] == "failed"
@@ -70,7 +72,7 @@ async def test_a_response_that_fails_is_answered_by_200_and_says_so() -> None:  
 
 
 async def test_a_response_that_is_cut_is_answered_by_200_and_says_so() -> None:  # P64
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         reply = await server.http().create(max_output_tokens=1)
     assert (reply.status, reply.json["status"]) == (200, "incomplete")
     assert reply.json["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -92,20 +94,20 @@ async def test_a_response_that_is_cut_is_answered_by_200_and_says_so() -> None: 
 async def test_what_is_wrong_with_a_request_is_its_status_before_anything_starts(
     fields: dict[str, Any], status: int, code: str, param: str, is_streamed: bool
 ) -> None:  # P62
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         reply = await server.http().create(stream=is_streamed, **fields)
-        assert not server.app.responses._lives
+        assert not server.app.responses.runs.lives
     assert (reply.status, reply.error["code"], reply.error["param"]) == (status, code, param)
 
 
 async def test_a_body_that_is_no_json_is_refused() -> None:
-    async with open_served(HELLO, max_json_depth=4) as server:
+    async with open_kept(HELLO, max_json_depth=4) as server:
         assert (await server.http().ask("POST", "/v1/responses")).error["code"] == "invalid_json"
         assert (await server.http().create(metadata={"a": [[[[1]]]]})).error["code"] == "json_too_deep"
 
 
 async def test_a_draining_server_takes_no_run(autojump_clock: MockClock) -> None:
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         await server.app.responses.drain()
         reply = await server.http().create()
     assert (reply.status, reply.error["code"]) == (503, "server_is_overloaded")
@@ -113,15 +115,15 @@ async def test_a_draining_server_takes_no_run(autojump_clock: MockClock) -> None
 
 @pytest.mark.parametrize("scenario", [SLOW, UNREADY])
 async def test_a_client_that_leaves_ends_its_run(scenario: str, autojump_clock: MockClock) -> None:  # P63
-    async with open_served(scenario) as server:
+    async with open_kept(scenario) as server:
         with trio.move_on_after(3):
             await server.http().create()
         await wait_all_tasks_blocked()
-        assert not server.app.responses._lives
+        assert not server.app.responses.runs.lives
 
 
 async def test_a_response_takes_as_long_as_it_takes_without_a_reader_of_its_events(autojump_clock: MockClock) -> None:
-    async with open_served(SLOW, high_water_events=4, stall_s=1) as server:
+    async with open_kept(SLOW, high_water_events=4, stall_s=1) as server:
         reply = await server.http().create()
     assert reply.json["status"] == "completed"
     assert trio.current_time() >= 90
@@ -148,15 +150,15 @@ async def test_input_tokens_are_those_that_the_run_reports(
     open_context: Any = EstimatedContext
     if has_tokenizer:
         open_context = partial(PromptContext, PromptFormat.load(save_format(tmp_path)))
-    async with open_served(backend=ScriptBackend([parse_scenario(HELLO)], open_context)) as server:
+    async with open_kept(backend=ScriptBackend([parse_scenario(HELLO)], open_context)) as server:
         counted = await server.http().post("/v1/responses/input_tokens", **fields)
-        assert not server.app.responses._lives
+        assert not server.app.responses.runs.lives
         usage = (await server.http().create(**fields)).json["usage"]
     assert counted.json == {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]}
 
 
 async def test_input_tokens_of_what_cannot_be_a_run_are_refused() -> None:  # P70
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         for fields, param in (({}, "input"), ({"input": "x", "model": "other"}, "model")):
             reply = await server.http().post("/v1/responses/input_tokens", **fields)
             assert reply.error["param"] == param
@@ -169,7 +171,7 @@ async def test_input_tokens_of_what_cannot_be_a_run_are_refused() -> None:  # P7
 
 async def test_a_stream_is_the_runs_events_and_then_done() -> None:  # P65
     async with (
-        open_served(HELLO) as server,
+        open_kept(HELLO) as server,
         server.http().stream("POST", "/v1/responses", input="go", stream=True) as stream,
     ):
         assert stream.headers["content-type"] == "text/event-stream"
@@ -184,7 +186,7 @@ async def test_a_stream_is_the_runs_events_and_then_done() -> None:  # P65
 
 async def test_silence_is_broken_by_comments(autojump_clock: MockClock) -> None:  # P65
     async with (
-        open_served(STALLED, sse_keep_alive_s=6) as server,
+        open_kept(STALLED, sse_keep_alive_s=6) as server,
         server.http().stream("POST", "/v1/responses", input="go", stream=True) as stream,
     ):
         await stream.rest()
@@ -192,7 +194,7 @@ async def test_silence_is_broken_by_comments(autojump_clock: MockClock) -> None:
 
 
 async def test_a_failure_is_an_error_event_in_both_forms_and_then_the_failed_response() -> None:  # P66
-    async with open_served(FAILING) as server:
+    async with open_kept(FAILING) as server:
         *before, error, failed = await server.http().events()
     nested = {"type": "server_error", "code": "server_error", "message": "Broken.", "param": None}
     number = before[-1]["sequence_number"]
@@ -203,17 +205,17 @@ async def test_a_failure_is_an_error_event_in_both_forms_and_then_the_failed_res
 
 @pytest.mark.parametrize("scenario", [SLOW, UNREADY])
 async def test_a_reader_that_leaves_ends_its_run(scenario: str, autojump_clock: MockClock) -> None:  # P63
-    async with open_served(scenario) as server:
+    async with open_kept(scenario) as server:
         async with server.http().stream("POST", "/v1/responses", input="go", stream=True) as stream:
             await stream.until("response.in_progress")
             live = only_run(server)
         await wait_all_tasks_blocked()
         assert live.response.status.value == "incomplete"
-        assert not server.app.responses._lives
+        assert not server.app.responses.runs.lives
 
 
 async def test_a_reader_that_stalls_is_dropped_and_the_run_goes_on(autojump_clock: MockClock) -> None:  # P37
-    async with open_served(FAST, high_water_events=64, stall_s=3, send_timeout_s=60) as server:
+    async with open_kept(FAST, high_water_events=64, stall_s=3, send_timeout_s=60) as server:
         stream = server.stream(lockstep=True)
         body = b'{"input": "go", "stream": true, "background": true}'
         head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -236,7 +238,7 @@ async def test_a_reader_that_stalls_is_dropped_and_the_run_goes_on(autojump_cloc
 
 
 async def test_a_run_in_the_background_is_answered_at_once_and_goes_on(autojump_clock: MockClock) -> None:  # P67
-    async with open_served(STALLED) as server:
+    async with open_kept(STALLED) as server:
         http = server.http()
         begun = (await http.create(background=True)).json
         assert (begun["status"], begun["background"], begun["output"]) == ("in_progress", True, [])
@@ -249,7 +251,7 @@ async def test_a_run_in_the_background_is_answered_at_once_and_goes_on(autojump_
 
 
 async def test_a_stream_in_the_background_may_be_left_and_taken_up(autojump_clock: MockClock) -> None:  # P67, P68
-    async with open_served(STALLED) as server:
+    async with open_kept(STALLED) as server:
         http = server.http()
         async with http.stream("POST", "/v1/responses", input="go", stream=True, background=True) as stream:
             first = await stream.until("response.output_text.delta")
@@ -264,7 +266,7 @@ async def test_a_stream_in_the_background_may_be_left_and_taken_up(autojump_cloc
 
 
 async def test_cancel_ends_a_run_in_the_background_once(autojump_clock: MockClock) -> None:  # P69
-    async with open_served(SLOW) as server:
+    async with open_kept(SLOW) as server:
         http = server.http()
         async with http.stream("POST", "/v1/responses", input="go", stream=True, background=True) as stream:
             first = await stream.until("response.output_text.delta")
@@ -278,7 +280,7 @@ async def test_cancel_ends_a_run_in_the_background_once(autojump_clock: MockCloc
 
 
 async def test_cancel_of_a_run_that_has_ended_shows_how(autojump_clock: MockClock) -> None:  # P69
-    async with open_served(HELLO) as server:
+    async with open_kept(HELLO) as server:
         begun = (await server.http().create(background=True)).json
         await trio.sleep(1)
         reply = await server.http().post(f"/v1/responses/{begun['id']}/cancel")
@@ -287,7 +289,7 @@ async def test_cancel_of_a_run_that_has_ended_shows_how(autojump_clock: MockCloc
 
 async def test_only_a_run_in_the_background_can_be_cancelled(autojump_clock: MockClock) -> None:  # P69
     async with (
-        open_served(SLOW) as server,
+        open_kept(SLOW) as server,
         server.http().stream("POST", "/v1/responses", input="go", stream=True) as stream,
     ):
         (created,) = await stream.until("response.created")
@@ -296,13 +298,12 @@ async def test_only_a_run_in_the_background_can_be_cancelled(autojump_clock: Moc
     assert (reply.status, reply.error["param"]) == (400, "background")
 
 
-async def test_an_ended_run_in_the_background_is_kept_for_a_while(autojump_clock: MockClock) -> None:
-    async with open_served(HELLO, ended_ttl_s=50) as server:
-        path = f"/v1/responses/{(await server.http().create(background=True)).json['id']}"
-        await trio.sleep(49)
-        assert (await server.http().get(path)).status == 200
-        await trio.sleep(2)
-        assert (await server.http().get(path)).status == 404
+@pytest.mark.parametrize(("store", "code"), [(None, "invalid_value"), (MemoryStore(), "invalid_value")])
+async def test_what_cannot_be_stored_cannot_be_in_the_background(store: MemoryStore | None, code: str) -> None:  # P67
+    async with open_served(HELLO, store=store) as server:
+        reply = await server.http().create(background=True, **({"store": False} if store else {}))
+        assert not server.app.responses.runs.lives
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, code, "background")
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ async def test_an_ended_run_in_the_background_is_kept_for_a_while(autojump_clock
 async def test_an_id_that_is_unknown_or_somebody_elses_is_404(
     method: str, rest: str, autojump_clock: MockClock
 ) -> None:  # P4
-    async with open_served(SLOW) as server:
+    async with open_kept(SLOW) as server:
         begun = (await server.http("mine").create(background=True)).json
         for key, id_ in (("theirs", begun["id"]), (None, begun["id"]), ("mine", "resp_x")):
             reply = await server.http(key).ask(method, f"/v1/responses/{id_}{rest}")
@@ -332,14 +333,14 @@ async def test_an_id_that_is_unknown_or_somebody_elses_is_404(
     ],
 )
 async def test_a_query_that_is_wrong_is_refused_by_name(query: str, param: str, autojump_clock: MockClock) -> None:
-    async with open_served(SLOW) as server:
+    async with open_kept(SLOW) as server:
         begun = (await server.http().create(background=True)).json
         reply = await server.http().get(f"/v1/responses/{begun['id']}?{query}")
     assert (reply.status, reply.error["param"]) == (400, param)
 
 
 async def test_a_run_of_a_socket_is_read_through_its_pauses(autojump_clock: MockClock) -> None:  # P68
-    async with open_served() as server, server.connect() as client:
+    async with open_kept() as server, server.connect() as client:
         await client.create(resumable=True)
         frames = await client.step()
         id_ = frames[0]["response"]["id"]
@@ -353,7 +354,7 @@ async def test_a_run_of_a_socket_is_read_through_its_pauses(autojump_clock: Mock
 
 
 async def test_a_reader_learns_how_a_pause_ended(autojump_clock: MockClock) -> None:  # P68
-    async with open_served(pause_ttl_s=30) as server, server.connect() as client:
+    async with open_kept(pause_ttl_s=30) as server, server.connect() as client:
         await client.create(resumable=True)
         id_ = (await client.step())[0]["response"]["id"]
         async with server.http().stream("GET", f"/v1/responses/{id_}?stream=true") as stream:

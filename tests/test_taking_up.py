@@ -179,7 +179,7 @@ async def test_a_chain_with_a_gap_cannot_be_gone_on_from() -> None:  # P81
     first, answer = await chained(store)
     async with open_served(CHAIN, store=store, lifecycle="chain") as server:
         second = (await server.http().create(previous_response_id=first, input=[answer])).json["id"]
-        assert await store.delete(first, "local")
+        assert (await server.http().delete(f"/v1/responses/{first}")).status == 200
         reply = await server.http().create(previous_response_id=second)
         assert reply.error["code"] == "previous_response_not_found"
         assert (await server.http().get(f"/v1/responses/{second}")).json["status"] == "completed"

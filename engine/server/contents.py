@@ -8,11 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from engine.errors import NotFound
-from engine.items import Item, item_id
 from engine.listing import Order, listed, page_of
-from engine.live import Live
-from engine.response import Response
 from engine.responses import Responses
 from engine.server.access import principal
 from engine.server.exchange import Answer, Request, json_answer
@@ -51,20 +47,10 @@ class ContentRoutes:
 
     async def _input_items(self, request: Request) -> Answer:
         query = read_query(request.head, PageQuery)
-        items = _input_items(self._find(request).response)
+        items = listed(await self._responses.given(request.params["id"], principal(request.head)))
         return json_answer(page_of(items, limit=query.limit, order=query.order, after=query.after))
 
     async def _tokens(self, request: Request) -> Answer:
-        live = self._find(request)
-        return json_answer(TokensOf(response_id=live.response.id, data=live.spans()))
-
-    def _find(self, request: Request) -> Live:
-        return self._responses.find(request.params["id"], principal(request.head))
-
-
-def _input_items(response: Response) -> list[Item]:
-    """What the response was given and all that was before it, as far as the server has it as items."""
-    if response.round is None:
-        raise NotFound(f"The input items of response '{response.id}' are not kept.", code="items_not_kept")
-    own = {item_id(item) for item in response.output}
-    return [item for item in listed(response.round.items()) if item_id(item) not in own]
+        response_id = request.params["id"]
+        spans = await self._responses.spans(response_id, principal(request.head))
+        return json_answer(TokensOf(response_id=response_id, data=spans))

@@ -82,7 +82,7 @@ class Lanes:
             return None
         is_own = stream_id in lanes
         live = self._lives[stream_id if is_own else lanes[0]]
-        if not live.response.can_go_on:
+        if live.is_forgotten or not live.response.can_go_on:
             raise previous_not_found(response_id)
         return Before(live.response, live, is_own)
 

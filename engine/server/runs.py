@@ -2,6 +2,7 @@
 
 POST  /v1/responses               the whole response; with `stream` its events; with `background` how it begins
 GET   /v1/responses/{id}          the response as it is now; with `?stream=true` its events, from there on as they come
+DELETE  /v1/responses/{id}        forgets it
 POST  /v1/responses/{id}/cancel   ends a run in the background
 POST  /v1/responses/input_tokens  how many tokens such a run would begin with
 POST  /v1/responses/compact       its input made short, to begin anew with
@@ -55,6 +56,7 @@ class RunRoutes:
             ("POST", f"{_ALL}/input_tokens", self._count),
             ("POST", f"{_ALL}/compact", self._compact),
             ("GET", _ONE, self._read),
+            ("DELETE", _ONE, self._delete),
             ("POST", f"{_ONE}/cancel", self._cancel),
         ]
 
@@ -113,17 +115,21 @@ class RunRoutes:
 
     async def _cancel(self, request: Request) -> Answer:
         """The response as it ended, by this or before."""
-        live = self._find(request)
-        if not live.response.request.echo.background:
+        response_id, owner = request.params["id"], principal(request.head)
+        response = await self._responses.read(response_id, owner)
+        if not response.request.echo.background:
             raise RequestError("Only a response in the background can be cancelled.", param="background")
+        live = await self._responses.recall(response_id, owner)
         with open_reader(live) as reader:
             if live.response.is_open:
                 live.cancel("cancelled")
             await reader.wait_end()
         return json_answer(live.response.snapshot())
 
-    def _find(self, request: Request) -> Live:
-        return self._responses.find(request.params["id"], principal(request.head))
+    async def _delete(self, request: Request) -> Answer:
+        response_id = request.params["id"]
+        await self._responses.delete(response_id, principal(request.head))
+        return json_answer({"id": response_id, "object": "response", "deleted": True})
 
     def _stream(self, live: Live, next_seq: int, *, is_padded: bool) -> StreamedAnswer:
         form = EventForm(self._settings.event_names, is_padded)
