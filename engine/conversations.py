@@ -11,13 +11,16 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from engine.answers import no_call_found
 from engine.clock import wall_clock
 from engine.errors import NotFound, RequestError
 from engine.ids import mint_id
-from engine.items import Call, Item, decode_item, encode_item, item_id
+from engine.items import Answer, Call, Item, answer_key, call_key, decode_item, encode_item, item_id
 from engine.listing import ItemList, Order, as_listed, item_prefix, list_page
 from engine.parameters import Metadata
+from engine.resolving import open_items
 from engine.response import Response
+from engine.sealing import Sealer
 from engine.store import Conversation, Store, StoredItem
 
 T = TypeVar("T")
@@ -37,17 +40,20 @@ class ConversationObject(msgspec.Struct, kw_only=True):
 class Conversations:
     """All conversations of a server. An id that belongs to another principal is not found."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, sealer: Sealer) -> None:
         self._store = store
+        self._sealer = sealer
         self._in_use: set[str] = set()
 
     # --- what clients do with them ---
 
-    def create(self, principal: str, metadata: Metadata, items: Sequence[Item]) -> ConversationObject:
-        """A new conversation that begins with these items."""
+    async def create(self, principal: str, metadata: Metadata, items: Sequence[Item]) -> ConversationObject:
+        """A new conversation that begins with these items, once it is on disk. Raises RequestError, ServerError."""
+        self._check(items, [])
         conversation = Conversation(mint_id("conv"), int(wall_clock()), msgspec.json.encode(metadata))
         self._store.put_conversation(principal, conversation)
         self._put(conversation.id, items)
+        await self._store.wait_durable()
         return _object(conversation)
 
     async def get(self, conversation_id: str, principal: str) -> ConversationObject:
@@ -67,10 +73,15 @@ class Conversations:
             raise _not_found(conversation_id)
 
     async def add(self, conversation_id: str, principal: str, items: Sequence[Item]) -> ItemList:
-        """Add items at the end; the list of them. Raises NotFound, RequestError `conversation_locked`."""
-        await self.get(conversation_id, principal)
+        """Add items at the end; the list of them, once they are on disk.
+
+        Raises NotFound, ServerError, RequestError: `conversation_locked`, or with a path from `items` on.
+        """
+        earlier = await self.items(conversation_id, principal)
         self._expect_free(conversation_id)
+        self._check(items, earlier)
         added = self._put(conversation_id, items)
+        await self._store.wait_durable()
         return list_page([msgspec.Raw(one.item) for one in added], [one.id for one in added], has_more=False)
 
     async def list_items(
@@ -135,6 +146,25 @@ class Conversations:
             has_more = found.has_more
             after = found.items[-1].id if found.items else None
         return items
+
+    def _check(self, items: Sequence[Item], earlier: Sequence[Item]) -> None:
+        """Refuse what no response could begin with; a call without an output may still get one."""
+        ids = {own for item in earlier if (own := item_id(item))}
+        calls = {call_key(item) for item in earlier if isinstance(item, Call)}
+        for index, item in enumerate(items):
+            if (own := item_id(item)) in ids:
+                message = f"The conversation has an item with the id '{own}' already."
+                raise RequestError(message, param=f"items[{index}].id", code="duplicate_item")
+            if own:
+                ids.add(own)
+            if isinstance(item, Call):
+                calls.add(call_key(item))
+            if isinstance(item, Answer) and answer_key(item) not in calls:
+                raise no_call_found(answer_key(item), item).at(f"items[{index}]")
+        try:
+            open_items(items, self._sealer)
+        except RequestError as error:
+            raise error.at("items") from error
 
     def _expect_free(self, conversation_id: str) -> None:
         if conversation_id in self._in_use:

@@ -218,7 +218,7 @@ class Database:
                 "SELECT position FROM conversation_items WHERE conversation_id = ? AND id = ?", conversation_id, after
             )
         if start is None:
-            raise NotFound(f"Item with id '{after}' not found.", param="after")
+            raise NotFound(f"Item with id '{after}' not found.", param="after", code="item_not_found")
         sign = "> ? ORDER BY position" if order == "asc" else "< ? ORDER BY position DESC"
         rows = self._db.execute(
             f"SELECT id, item FROM conversation_items WHERE conversation_id = ? AND position {sign} LIMIT ?",

@@ -65,9 +65,14 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="r
     """
 
     response_id: str
-    starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] | None = None
     revival: str | None = None
     stream_id: str | None = None
+
+    @property
+    def last_seen(self) -> int:
+        """The last event that the client has, -1 for none."""
+        return -1 if self.starting_after is None else self.starting_after
 
 
 class Processed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="response.processed"):

@@ -8,6 +8,8 @@ import msgspec
 from engine.errors import RequestError
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_PAIR: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
@@ -34,7 +36,16 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any], max_depth: int)
     except UnicodeDecodeError as error:
         raise RequestError("The JSON is not valid UTF-8.", code="invalid_json") from error
     except msgspec.DecodeError as error:
+        if _has_half_pair(data) and not isinstance(error, msgspec.ValidationError):
+            # msgspec looks for the other half and takes what it finds for the end of the input.
+            raise RequestError("A string holds half of a surrogate pair.", code="invalid_json") from error
         raise invalid_json(error) from error
+
+
+def _has_half_pair(data: bytes) -> bool:
+    """Whether some `\\uD800`…`\\uDFFF` stands alone."""
+    halves = _PAIR.sub(b"", data.replace(b"\\\\", b""))
+    return _HALF.search(halves) is not None
 
 
 def _too_deep(max_depth: int) -> RequestError:

@@ -81,7 +81,7 @@ def page_of(items: Sequence[Item], *, limit: int, order: Order, after: str | Non
     start = 0
     if after is not None:
         if after not in ids:
-            raise NotFound(f"Item with id '{after}' not found.", param="after")
+            raise NotFound(f"Item with id '{after}' not found.", param="after", code="item_not_found")
         start = ids.index(after) + 1
     end = start + limit
     return list_page([msgspec.Raw(encode_item(item)) for item in ordered[start:end]], ids[start:end], end < len(ids))

@@ -176,6 +176,8 @@ def refuse_unsupported(asked: Parameters) -> None:
     for name in asked.refused:
         if getattr(asked, name) is not None:
             raise unsupported(name)
+    if asked.conversation is not None and asked.store is False:
+        raise RequestError("A conversation is stored, and so is what a response adds to it.", param="store")
     if asked.previous_response_id is not None and asked.conversation is not None:
         raise RequestError(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",

@@ -31,6 +31,7 @@ from engine.backends.base import (
     TextDelta,
     ToolChoice,
 )
+from engine.continuation import check_input
 from engine.errors import EngineError, NotFound, RequestError
 from engine.events import (
     ErrorDetails,
@@ -317,6 +318,8 @@ class Response:
 
         Raises RequestError for an output of a call that this run never made.
         """
+        if self._answers.open:  # a run of a chain, which its calls have ended
+            return check_input(items, self._answers).items
         return self._answers.new_items(items)
 
     def still_pending(self) -> list[str]:

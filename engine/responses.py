@@ -30,7 +30,7 @@ from engine.opening import (
 )
 from engine.parameters import unsupported
 from engine.references import resolve
-from engine.request import RunRequest
+from engine.request import Lifecycle, RunRequest
 from engine.response import Response
 from engine.routing import apply_route
 from engine.run_table import RunTable
@@ -61,7 +61,7 @@ class Responses:
         store: Store | None = None,
     ) -> None:
         self.backend = backend
-        self.conversations = Conversations(store) if store is not None else None
+        self.conversations = Conversations(store, sealer) if store is not None else None
         self.sealer = sealer
         self._settings = settings
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
@@ -180,8 +180,10 @@ class Responses:
         items = await resolve(request.items, partial(self.read, principal=principal))
         return msgspec.structs.replace(request, items=items)
 
-    async def continue_from(self, previous: Live, items: list[Item], choice: ToolChoice | None) -> Live:
-        """Start a run that goes on from a completed one, with its settings, tokens and KV cache.
+    async def continue_from(
+        self, previous: Live, items: list[Item], choice: ToolChoice | None, lifecycle: Lifecycle
+    ) -> Live:
+        """Start a run of this lifecycle that goes on from a completed one, with its settings, tokens and KV cache.
 
         Raises RequestError, after which the completed run can still be continued, and NotFound when another run has
         done so.
@@ -195,6 +197,7 @@ class Responses:
             echo=msgspec.structs.replace(ended.request.echo, previous_response_id=ended.id),
             generate=True,
             compacts_first=False,
+            lifecycle=lifecycle,
         )
         return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
 

@@ -89,7 +89,7 @@ class MemoryStore:
         items = list(mine.values()) if order == "asc" else list(mine.values())[::-1]
         if after is not None:
             if after not in mine:
-                raise NotFound(f"Item with id '{after}' not found.", param="after")
+                raise NotFound(f"Item with id '{after}' not found.", param="after", code="item_not_found")
             items = items[items.index(mine[after]) + 1 :]
         return Page(items[:limit], len(items) > limit)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.store_fake import MemoryStore
 from tests.served import FUNCTION, open_served
 
 STEPS = """
@@ -299,3 +300,15 @@ async def test_a_bad_injection_loses_nothing():  # P50
         assert failed["error"]["param"] == "input[0].call_id"
         await inject(client, frames[0]["response"]["id"], (keys[0], "a"), (keys[1], "b"))
         assert texts_of(await client.step()) == ["One.", "Two after b."]
+
+
+async def test_a_chains_open_calls_count_for_an_append_elsewhere():  # P45
+    async with open_served(STEPS, store=MemoryStore()) as server, server.connect("?lifecycle=chain") as client:
+        await client.create()
+        frames = await client.step()
+        keys = calls_of(frames)
+        async with server.connect("?lifecycle=append") as other:
+            await other.send("response.resume", response_id=id_of(frames))
+            await other.step()
+            await other.send("response.append", input=outputs((keys[0], "a")))
+            assert (await other.receive())["error"]["message"].startswith("No tool output found")

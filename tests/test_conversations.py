@@ -266,3 +266,44 @@ async def test_a_conversation_of_many_items_is_given_whole(server: Served) -> No
         await server.http().post(path, items=[said(f"{number}.{index}") for index in range(20)])
     answer = (await server.http().create(input="last", conversation=id_)).json
     assert answer["output"][0]["content"][0]["text"] == "You said last, of 61."
+
+
+@pytest.mark.parametrize("path", ["", "/items"])
+@pytest.mark.parametrize(
+    ("items", "param", "code"),
+    [
+        ([said("a") | {"id": "dup"}, said("b") | {"id": "dup"}], "items[1].id", "duplicate_item"),
+        ([{"type": "function_call_output", "call_id": "c", "output": "x"}], "items[0].call_id", "invalid_value"),
+        ([said("a"), {"type": "compaction", "encrypted_content": "x"}], "items[1].encrypted_content", None),
+    ],
+)
+async def test_items_that_no_response_could_begin_with_are_refused(  # P73
+    http: Http, path: str, items: list[Json], param: str, code: str | None
+) -> None:
+    place = "/v1/conversations" + (f"/{await begin(http)}/items" if path else "")
+    reply = await http.post(place, items=items)
+    assert (reply.status, reply.json["error"]["param"]) == (400, param)
+    assert code is None or reply.json["error"]["code"] == code
+
+
+async def test_an_id_that_is_there_already_is_refused(http: Http) -> None:  # P73
+    conversation = await begin(http, items=[said("a") | {"id": "msg_a"}])
+    reply = await http.post(f"/v1/conversations/{conversation}/items", items=[said("b") | {"id": "msg_a"}])
+    assert (reply.status, reply.json["error"]["param"]) == (400, "items[0].id")
+
+
+async def test_an_output_finds_its_call_in_what_is_there(http: Http) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    conversation = await begin(http, items=[call])
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    assert (await http.post(f"/v1/conversations/{conversation}/items", items=[output])).status == 200
+
+
+async def test_a_page_after_an_item_that_is_not_there_is_not_found(http: Http) -> None:  # P73
+    reply = await http.get(f"/v1/conversations/{await begin(http)}/items?after=nope")
+    assert (reply.status, reply.json["error"]["code"]) == (404, "item_not_found")
+
+
+async def test_what_is_not_to_be_stored_has_no_conversation(http: Http) -> None:  # P74, P80
+    reply = await http.create(conversation=await begin(http), store=False)
+    assert (reply.status, reply.json["error"]["param"]) == (400, "store")

@@ -69,7 +69,7 @@ class ConversationRoutes:
     async def _create(self, request: Request) -> Answer:
         body: _New = await self._body(request, _NEW, default=b"{}")
         items = _read_items(body.items or [])
-        return json_answer(self._conversations.create(principal(request.head), body.metadata or {}, items))
+        return json_answer(await self._conversations.create(principal(request.head), body.metadata or {}, items))
 
     async def _get(self, request: Request) -> Answer:
         return json_answer(await self._conversations.get(*_named(request)))

@@ -87,7 +87,7 @@ class Steering:
         """A response that goes on with what was said, under the same settings. Raises EngineError: told already."""
         try:
             items = [item for held in self._session.lanes[stream_id].steers for item in held.items]
-            live = await self._responses.continue_from(self._lanes.live(stream_id), items, None)
+            live = await self._responses.continue_from(self._lanes.live(stream_id), items, None, "chain")
         except EngineError as error:
             self._fail_all(stream_id, RequestError(error.message, code="successor_creation_failed"))
             raise

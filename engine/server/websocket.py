@@ -269,7 +269,7 @@ class Connection:
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
-            live = await self._responses.continue_from(previous, new_items, choice)
+            live = await self._responses.continue_from(previous, new_items, choice, "append")
         finally:
             lane.is_starting = False
         self._accept(stream_id, live, Appended([], []))
@@ -279,7 +279,7 @@ class Connection:
         live = await self._responses.recall(frame.response_id, self._admission.principal)
         self._session.check_resume(frame)  # again: reading it may have taken its time
         self._session.check_lifecycle(live.response)
-        first = live.first_missed(frame.starting_after, frame.revival)
+        first = live.first_missed(frame.last_seen, frame.revival)
         self._lanes.adopt(frame.stream_id, live, first)
         self._send(resume_accepted(live, first), frame.stream_id)
 
