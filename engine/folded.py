@@ -5,6 +5,7 @@ A finished item is kept as its text and where the deltas were cut, the end of a 
 """
 
 import zlib
+from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Final
 
@@ -20,19 +21,22 @@ _STRIDE = 512  # deltas between two marks: finding one adds up 256 lengths on av
 
 
 class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
-    """A finished item's events: what is the same for all of them, and the lengths of the deltas, a byte each.
+    """A finished item's events: what is the same for all of them, and the lengths of the deltas.
 
-    marks: where every 512th delta ends in the text.
+    lengths: half a byte each (`are_halves`), a byte each, or as they are. marks: where every 512th delta ends in the
+    text.
     """
 
     scaffold: Scaffold
     text: str
     status: ItemStatus
+    num_deltas: int
     lengths: bytes | tuple[int, ...]
+    are_halves: bool
     marks: tuple[int, ...]
 
     def __len__(self) -> int:
-        return self.scaffold.num_head + len(self.lengths) + self.scaffold.num_tail
+        return self.scaffold.num_head + self.num_deltas + self.scaffold.num_tail
 
     def item(self) -> Item:
         """The item itself."""
@@ -44,7 +48,7 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
         Constant cost but for the text.
         """
         index = seq - first
-        num_head, num_deltas = self.scaffold.num_head, len(self.lengths)
+        num_head, num_deltas = self.scaffold.num_head, self.num_deltas
         if index < num_head:
             return self.scaffold.head(first)[index]
         index -= num_head
@@ -55,22 +59,43 @@ class FoldedItem(msgspec.Struct, frozen=True, gc=False, tag="folded"):
 
     def _piece(self, index: int) -> str:
         mark = index // _STRIDE
-        start = (self.marks[mark - 1] if mark else 0) + sum(self.lengths[mark * _STRIDE : index])
-        return self.text[start : start + self.lengths[index]]
+        lengths = self._lengths(mark * _STRIDE, index + 1)
+        start = (self.marks[mark - 1] if mark else 0) + sum(lengths[:-1])
+        return self.text[start : start + lengths[-1]]
+
+    def _lengths(self, start: int, end: int) -> Sequence[int]:
+        """Those of the deltas `start` (an even number) to `end`."""
+        if not (self.are_halves and isinstance(self.lengths, bytes)):
+            return self.lengths[start:end]
+        digits = self.lengths[start // 2 : (end + 1) // 2].hex().encode("ascii")
+        return digits.translate(_FROM_HEX)[: end - start]
 
 
 def fold_item(scaffold: Scaffold, pieces: list[str], status: ItemStatus) -> FoldedItem:
     """The folded form of an item that was streamed in these pieces."""
     lengths = list(map(len, pieces))
-    # Deltas are tokens, hardly ever longer than a byte can say; one that is costs its item 8 bytes a delta.
-    is_short = max(lengths, default=0) < 256
+    longest = max(lengths, default=0)
     return FoldedItem(
         scaffold,
         "".join(pieces),
         status,
-        bytes(lengths) if is_short else tuple(lengths),
+        len(lengths),
+        # Deltas are tokens, hardly ever longer than half a byte can say.
+        _halves(lengths) if longest < 16 else bytes(lengths) if longest < 256 else tuple(lengths),
+        longest < 16,
         tuple(islice(accumulate(lengths), _STRIDE - 1, None, _STRIDE)),
     )
+
+
+# Between numbers below 16 and their hexadecimal digits, which bytes.hex and bytes.fromhex pack two to a byte.
+_DIGITS: Final = b"0123456789abcdef"
+_TO_HEX: Final = _DIGITS.ljust(256, b"?")
+_FROM_HEX: Final = bytes.maketrans(_DIGITS, bytes(range(16)))
+
+
+def _halves(lengths: list[int]) -> bytes:
+    digits = bytes(lengths).translate(_TO_HEX).decode("ascii")
+    return bytes.fromhex(digits + "0" * (len(digits) % 2))
 
 
 # --- the end of a step -------------------------------------------------------------------------------------------
