@@ -1,9 +1,9 @@
 """Measures when the default model should call a tool under tool_choice `auto`: `python demos/auto_threshold.py`.
 
 The model is too small to write a valid call by itself, but what it thinks of beginning one tells questions that need a
-tool from others, somewhat. For each probe this takes the log-probability of a call's first token at the first position
-of the model's turn. Thresholds are chosen on every second probe and reported on the others too, since a threshold looks
-better on the probes that chose it. About a minute on two cores.
+tool from others. For each probe this takes the log-probability of a call's first two tokens at the beginning of the
+model's turn, as the worker does. Thresholds are chosen on every second probe and reported on the others too, since a
+threshold looks better on the probes that chose it. About a minute on two cores.
 """
 
 import argparse
@@ -258,8 +258,8 @@ def shared_length(contexts: list[list[int]]) -> int:
 
 
 def measure(form: PromptFormat, model: torch.nn.Module, probes: list[Probe]) -> list[float]:
-    """Log-probability of a call's first token, for each probe."""
-    trigger = form.vocabulary.encode(form.family.call_open)[0]
+    """Log-probability of a call's first two tokens, for each probe."""
+    first, second = form.vocabulary.encode(form.family.call_open)[:2]
     contexts = [trio.run(context, form, TOOLS[tools], items) for tools, items in probes]
     found = [0.0] * len(probes)
     for tools in {tools for tools, _ in probes}:
@@ -269,9 +269,10 @@ def measure(form: PromptFormat, model: torch.nn.Module, probes: list[Probe]) -> 
             cache = DynamicCache(config=model.config)
             model(torch.tensor([contexts[places[0]][:num_shared]]), cache=cache, logits_to_keep=1)
             for place in places:
-                rest = torch.tensor([contexts[place][num_shared:]])
-                logits = model(rest, cache=copy.deepcopy(cache), logits_to_keep=1).logits[0, -1].float()
-                found[place] = torch.log_softmax(logits, -1)[trigger].item()
+                rest = torch.tensor([[*contexts[place][num_shared:], first]])
+                logits = model(rest, cache=copy.deepcopy(cache), logits_to_keep=2).logits[0].float()
+                chances = torch.log_softmax(logits, -1)
+                found[place] = (chances[0, first] + chances[1, second]).item()
     return found
 
 

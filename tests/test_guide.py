@@ -108,6 +108,46 @@ def test_decide_below_the_threshold_frees_the_step_but_for_the_first_trigger(gui
     assert guide.advance(tokenizer.token_to_id("<")) == []
 
 
+def two_tokens(tokenizer, threshold: float) -> Constraint:
+    """The same, decided by the opening's first two ids."""
+    return Constraint(CALL, "decide", tokenizer.token_to_id("<"), threshold, tokenizer.token_to_id("c"))
+
+
+def chance(row: np.ndarray, token_id: int) -> float:
+    return float(row[token_id] - np.log(np.exp(row.astype(float)).sum()))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_second_id_decides_with_the_first(guides, tokenizer, begins):
+    first, second = likes(tokenizer, "<", logit=3.0), likes(tokenizer, "c", logit=2.0)
+    opening, next_ = tokenizer.token_to_id("<"), tokenizer.token_to_id("c")
+    score = chance(first, opening) + chance(second, next_)
+    guide = guides.guide(two_tokens(tokenizer, score - 0.01 if begins else score + 0.01))
+    assert guide.trial(first) == opening
+    assert guide.settle(second) is begins
+    assert guide.trial(first) is None  # once is enough
+    guide.restrict(first)
+    assert np.isfinite(first[opening]) == begins
+    assert np.isfinite(first).sum() == (1 if begins else VOCAB_SIZE - 1)
+
+
+def test_first_id_that_is_too_unlikely_needs_no_trial(guides, tokenizer):
+    row = likes(tokenizer, "h", logit=9.0)
+    guide = guides.guide(two_tokens(tokenizer, -5.0))
+    assert guide.trial(row) is None
+    guide.restrict(row)
+    assert row[tokenizer.token_to_id("<")] == -np.inf
+
+
+def test_nothing_is_tried_without_a_second_id_or_behind_the_first_draw(guides, tokenizer):
+    row = likes(tokenizer, "<")
+    for constraint in (decide(tokenizer, -20.0), Constraint(CALL), Constraint(CALL, "on_trigger", 1)):
+        assert guides.guide(constraint).trial(row) is None
+    guide = guides.guide(two_tokens(tokenizer, -20.0))
+    guide.start([tokenizer.token_to_id("h")])
+    assert guide.trial(row) is None
+
+
 def test_on_trigger_is_free_until_the_trigger_and_after_the_grammar(guides, tokenizer):
     guide = guides.guide(Constraint(CALL, "on_trigger", tokenizer.token_to_id("<")))
     texts = ["h", "i", "<", "a", "b", "<", "b", "<|im_end|>"]

@@ -9,6 +9,7 @@ from engine.backends.constraint import Constraint
 from engine.backends.frames import Adopt, Begun, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
+from engine.backends.sampling import log_prob
 from tests.fake_model import FakeModel, greedy, logits_after
 from tests.tiny import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
 
@@ -232,8 +233,58 @@ def test_chances_are_the_models_own_for_each_id(bench, constraint):
     assert all(report.chances is None for report in bench.reports if isinstance(report, Sampled) and report.job == 2)
 
 
+# --- an id that is tried before the step is decided ---------------------------------------------------------------
+
+OPENING = [make_tokenizer().token_to_id(text) for text in ("<", "c")]
+SCORE = float(sum(log_prob(logits_after(PROMPT + OPENING[:at]), id_) for at, id_ in enumerate(OPENING)))
+FIRST = log_prob(logits_after(PROMPT), OPENING[0])
+
+
+def deciding(threshold: float) -> Constraint:
+    return Constraint(CALL, "decide", OPENING[0], threshold, OPENING[1])
+
+
+CALLS, TAKES_BACK, REFUSES = deciding(SCORE - 0.01), deciding(SCORE + 0.01), deciding(FIRST + 0.01)
+
+
+def test_a_trial_that_holds_is_the_first_id_of_its_call(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, max_tokens=50, constraint=CALLS)).run()
+    text = make_tokenizer().decode(bench.sampled(1), skip_special_tokens=False)
+    assert text in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
+    assert bench.model.steps[:4] == [[16], [14], [1], [4]]  # the trial alone, then what is forced behind it
+    context = [*PROMPT, *bench.sampled(1)]
+    bench.tell(Extend(1, len(context), [200]), sample(2)).run()
+    assert bench.sampled(2) == greedy([*context, 200], 5)
+
+
+@pytest.mark.parametrize(("constraint", "num_steps"), [(TAKES_BACK, 8), (REFUSES, 7)])
+def test_a_trial_that_does_not_hold_leaves_no_trace(bench, constraint, num_steps):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, constraint=constraint, max_tokens=6)).run()
+    row = logits_after(PROMPT)
+    row[OPENING[0]] = -np.inf
+    first = int(row.argmax())
+    assert bench.sampled(1) == [first, *greedy([*PROMPT, first], 5)]
+    assert len(bench.model.steps) == num_steps
+    assert all(report.ids for report in bench.reports if isinstance(report, Sampled))
+
+
+def test_a_job_that_is_stopped_during_a_trial_takes_it_back(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, constraint=TAKES_BACK)).run(max_steps=2)
+    assert bench.sampled(1) == []
+    bench.tell(Stop(1, 1), sample(2)).run()
+    assert bench.sampled(2) == greedy(PROMPT, 5)
+
+
+def test_chances_of_a_trial_that_holds_are_told_with_it(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1, constraint=CALLS, top_logprobs=2, max_tokens=9)).run()
+    ids, chances = bench.sampled(1), [c for r in bench.reports if isinstance(r, Sampled) for c in r.chances]
+    assert len(ids) == len(chances) == 8
+    expected = [log_prob(logits_after(PROMPT + ids[:at]), id_) for at, id_ in enumerate(ids)]
+    assert [chance.logprob for chance in chances] == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("top_logprobs", [None, 2])
-@pytest.mark.parametrize("constraint", [None, Constraint(CALL)])
+@pytest.mark.parametrize("constraint", [None, Constraint(CALL), CALLS, TAKES_BACK])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_job_goes_on_in_another_worker_as_if_nothing_had_happened(guides, constraint, temperature, top_logprobs):
     fields = {"max_tokens": 12, "temperature": temperature, "frequency_penalty": 0.7, "constraint": constraint}

@@ -458,7 +458,9 @@ def test_required_holds_from_the_first_token():
 
 
 def test_auto_decides_or_waits_for_the_trigger_or_is_free():
-    assert constraint(ToolChoice()).mode == "decide"
+    decided = constraint(ToolChoice())
+    opening = form().vocabulary.encode(form().family.call_open)
+    assert (decided.mode, [decided.trigger_id, decided.second_id]) == ("decide", opening[:2])
     triggered = constraint(ToolChoice(), HERMES, True)
     assert (triggered.mode, triggered.trigger_id) == ("on_trigger", form(HERMES, True).vocabulary.added["<tool_call>"])
     assert constraint(ToolChoice(), HERMES, False) is None

@@ -12,7 +12,7 @@ import msgspec
 class AutoPolicy(msgspec.Struct, frozen=True):
     """How tool_choice `auto` becomes calls.
 
-    - `decide`: the log-probability of a call's first token, at the first position of the turn, against `threshold`
+    - `decide`: the log-probability of a call's first two tokens, at the beginning of the turn, against `threshold`
       (`after_output` where the turn answers a tool's output). For models that write no valid call by themselves.
     - `on_trigger`: the model decides by sampling the call's opening token, where that is a single token; where it is
       not, calls are free text that the parser recognises.
@@ -58,13 +58,14 @@ HERMES: Final = Family(name="hermes")
 HERMES_IN_TEXT: Final = Family(name="hermes-in-text", shows_tools=False, output_role="user")
 
 # SmolLM2-135M-Instruct, Q4_1. Figures: `demos/auto_threshold.py`, 44 questions that need a tool, 42 that need none with
-# each of 5 tool sets. Thresholds were chosen on every second probe; the other half says what to expect. Its opinion of
-# a first token is a weak sign (AUC 0.87 on the half that chose, 0.80 on the other):
+# each of 5 tool sets. Thresholds were chosen on every second probe; the other half says what to expect. The first two
+# tokens of a call, `<` and `tool`, say it best (AUC 0.93 on the half that chose, 0.93 on the other): after the first
+# alone (0.87, 0.80) many other things can come, and the rest of the opening adds nothing (0.92, 0.91).
 #     threshold   chosen on: called, wrongly     held out: called, wrongly
-#       -4.61          17/22       15/105             9/22       10/105       best balanced accuracy
-#       -5.40          19/22       29/105            16/22       28/105       used: a missed call costs more
-# (The second row was picked by the first half's counts, but after the first row's held-out ones had been seen. Five
-# other wordings of the system prompt did no better on the half that chooses.) Who must have a call sets `required`.
+#       -6.11          20/22       17/105            15/22       12/105       best balanced accuracy
+#       -6.50          20/22       18/105            18/22       14/105       used: a missed call costs more
+# (No question that needs a tool lies between -6.11 and -7.75 in the half that chooses, so the bound may as well be
+# lower; the held-out counts had been seen by then.) Who must have a call sets `required`.
 # Behind a tool's output the sign says nothing (AUC 0.59 and 0.33 on 29 probes), so there it never calls by itself:
 # two tools for one question are two calls of one turn, and the run ends in text.
 # Outputs as a user's words, because it goes on from those: of 17 outputs it repeated the fact in plain text after 13;
@@ -78,7 +79,7 @@ SMOLLM2: Final = Family(
     output_close="Now answer my question in plain words.",
     default_instructions="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
     max_parallel_calls=4,
-    auto=AutoPolicy("decide", threshold=-5.4, after_output=1.0),  # no log-probability reaches 1: never
+    auto=AutoPolicy("decide", threshold=-6.5, after_output=1.0),  # no log-probability reaches 1: never
 )
 
 

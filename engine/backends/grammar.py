@@ -64,17 +64,15 @@ class Grammars:
         return self._auto(labels, after_output=after_output) if labels else None
 
     def _auto(self, labels: frozenset[str], *, after_output: bool) -> Constraint | None:
-        auto = self._family.auto
-        match auto.mode:
-            case "decide":
-                threshold = auto.after_output if after_output else auto.threshold
-                trigger = self._vocabulary.encode(self._family.call_open)[0]
-            case "on_trigger":
-                threshold = 0.0
-                trigger = self._vocabulary.added.get(self._family.call_open, -1)
-        if trigger < 0:
+        auto, opening = self._family.auto, self._family.call_open
+        grammar = self._grammar(labels, may_answer=False)
+        if auto.mode == "decide":
+            threshold = auto.after_output if after_output else auto.threshold
+            trigger, *rest = self._vocabulary.encode(opening)
+            return Constraint(grammar, "decide", trigger, threshold, rest[0] if rest else None)
+        if opening not in self._vocabulary.added:
             return None  # the tag is several tokens, the first of which also begins other text
-        return Constraint(self._grammar(labels, may_answer=False), auto.mode, trigger, threshold)
+        return Constraint(grammar, "on_trigger", self._vocabulary.added[opening])
 
     def _grammar(self, labels: frozenset[str], *, may_answer: bool) -> str:
         key = (labels, may_answer)

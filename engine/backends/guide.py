@@ -2,7 +2,7 @@
 
 A Guide follows one job. It is in one of three states, and `Constraint.mode` says where it begins and what moves it:
 
-    waiting   free text; on_trigger: the trigger id holds it; decide: the first row decides
+    waiting   free text; on_trigger: the trigger id holds it; decide: the first row decides, or the first two
     holding   the grammar's mask applies; what it forces is handed out at once, without a model step, if wanted
     free      no grammar any more (decide, below its threshold)
 
@@ -85,6 +85,8 @@ class Guide:
         self._mask = llguidance.numpy.allocate_token_bitmask(1, vocab_size)
         self._stop_ids = stop_ids
         self._state = _State.HOLDING if constraint.mode == "always" else _State.WAITING
+        self._score = 0.0  # of a trial
+        self._begins_call: bool | None = None  # what a trial came to
 
     def start(self, ids: Sequence[int] = ()) -> list[int]:
         """Begin after `ids`, which the job has already; the ids that must come next. Raises GrammarError."""
@@ -110,10 +112,28 @@ class Guide:
         self._consume(token_id)
         return [] if token_id in self._stop_ids else self._forced()
 
+    def trial(self, row: Row) -> int | None:
+        """The id to try before a decision that needs the row behind it as well; None when none is needed."""
+        has_decided = self._begins_call is not None
+        if self._state is not _State.WAITING or self._constraint.second_id is None or has_decided:
+            return None
+        self._score = log_prob(row, self._trigger_id)
+        # A second factor only makes it less.
+        return self._trigger_id if self._score >= self._constraint.threshold else None
+
+    def settle(self, row: Row) -> bool:
+        """Whether what was tried begins a call, by the row behind it. If not, it may not come first."""
+        assert self._constraint.second_id is not None
+        self._score += log_prob(row, self._constraint.second_id)
+        self._begins_call = self._score >= self._constraint.threshold
+        return self._begins_call
+
     def _decide(self, row: Row) -> None:
         """Let only the trigger come first, or all but the trigger."""
         trigger = self._trigger_id
-        is_held = log_prob(row, trigger) >= self._constraint.threshold
+        is_held = self._begins_call
+        if is_held is None:
+            is_held = log_prob(row, trigger) >= self._constraint.threshold
         logit = row[trigger]
         if is_held:
             row.fill(-np.inf)

@@ -54,6 +54,7 @@ class Job:
         hands_out = ask.top_logprobs is None
         self.guide = guides.guide(ask.constraint, hands_out=hands_out) if ask.constraint else None
         self.chances: list[Chance] | None = None  # of the ids drawn last, where they are wanted
+        self._trial: tuple[int, Row] | None = None  # an id in the context on approval, and the row before it
         context.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
         self.reused = context.kv.length - context.num_early  # what was computed early for this job is new to it
         self.prefilled = context.num_pending + context.num_early
@@ -69,7 +70,40 @@ class Job:
         return self._noted(self.guide.start(own)) if self.guide else []
 
     def draw(self, row: Row) -> list[int]:
-        """The next id, and those forced after it. Changes `row`. Raises GrammarError, ValueError."""
+        """The next id, and those forced after it; none while an id is tried. Changes `row`.
+
+        Raises GrammarError, ValueError.
+        """
+        if self._trial is not None:
+            return self._settle(*self._trial, row)
+        if self.guide and (trial := self.guide.trial(row)) is not None:
+            self._trial = trial, row.copy()
+            self.context.ids.append(trial)
+            return []
+        return self._draw(row)
+
+    def _settle(self, trial: int, before: Row, row: Row) -> list[int]:
+        """What comes after a trial: it and what follows, or something else in its place."""
+        assert self.guide is not None
+        if not self.guide.settle(row):
+            self.take_back()
+            return self._draw(before)
+        self._trial = None
+        ids = self._noted([trial, *self.guide.advance(trial)])
+        if len(ids) == 1:
+            ids += self._draw(row)
+        if self.ask.top_logprobs is not None:
+            self.chances = [chance_of(before, trial, self.ask.top_logprobs), *(self.chances or ())]
+        self.context.ids.pop()  # it comes back with the others
+        return ids
+
+    def take_back(self) -> None:
+        """Forget an id that is being tried, if one is."""
+        if self._trial is not None:
+            self._trial = None
+            self.context.cut(len(self.context.ids) - 1)
+
+    def _draw(self, row: Row) -> list[int]:
         made = None if self.ask.top_logprobs is None else row.copy()
         if self.guide:
             self.guide.restrict(row)

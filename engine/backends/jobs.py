@@ -115,6 +115,7 @@ class Jobs:
         job = self._jobs.get(command.seq)
         if job and job.ask.job == command.job:
             del self._jobs[command.seq]
+            job.take_back()
             job.context.is_early = False
 
     def _begin(self, ask: Sample) -> Iterator[Report]:
