@@ -1,9 +1,9 @@
 """A Response with its wake-ups: who reads it, who waits for it, what cancels it.
 
 The run owns its log and its task; connections hold cursors. A cursor's `wake` is called whenever the log grew, and the
-loop waits when an attached reader is too far behind. When the last reader leaves, a resumable run gets a lease (a
-deadline on its scope) and one in the background goes on; any other is cancelled at once, because nobody could ever read
-it.
+loop waits when an attached reader is too far behind. When the last reader of its own leaves, a resumable run gets a
+lease (a deadline on its scope) and one in the background goes on; any other is cancelled at once, because nobody could
+ever answer it. A visitor only looks: it neither keeps a run nor ends it.
 
 What ends a step is recorded before readers are told of it. Where the settings say so, its terminal event is withheld
 until it is on disk; the state itself is never behind.
@@ -35,10 +35,13 @@ class SlowReader(trio.TooSlowError):
 class Cursor:
     """A reader's position in a run's log. Several may read one run."""
 
-    def __init__(self, live: "Live", next_seq: int, wake: Callable[[], None], *, reads_to_end: bool) -> None:
+    def __init__(
+        self, live: "Live", next_seq: int, wake: Callable[[], None], *, reads_to_end: bool, is_visitor: bool
+    ) -> None:
         self.live = live
         self.next = next_seq
         self.wake = wake
+        self.is_visitor = is_visitor
         self.is_dropped = False
         # Who comes after the end asked for the end; who waited at the pause did not.
         self._may_see_unsolicited = reads_to_end or not live.response.is_open
@@ -154,9 +157,12 @@ class Live:
 
     # --- readers ---
 
-    def attach(self, next_seq: int, wake: Callable[[], None], *, reads_to_end: bool = False) -> Cursor:
-        """A new reader from `next_seq` on. reads_to_end: it wants to know how the run ends, solicited or not.
+    def attach(
+        self, next_seq: int, wake: Callable[[], None], *, reads_to_end: bool = False, is_visitor: bool = False
+    ) -> Cursor:
+        """A new reader from `next_seq` on.
 
+        reads_to_end: it wants to know how the run ends, solicited or not. is_visitor: the run is not its own.
         Raises EventsExpired when the log no longer reaches back that far, RequestError when it has not come that far.
         """
         log = self.response.log
@@ -165,18 +171,20 @@ class Live:
             raise RequestError(message, param="starting_after")
         if next_seq < log.next:
             log.read(next_seq)
-        cursor = Cursor(self, next_seq, wake, reads_to_end=reads_to_end)
+        cursor = Cursor(self, next_seq, wake, reads_to_end=reads_to_end, is_visitor=is_visitor)
         self._cursors.append(cursor)
-        self.scope.deadline = math.inf
+        if not is_visitor:
+            self.scope.deadline = math.inf
         return cursor
 
     def detach(self, cursor: Cursor) -> None:
-        """The reader is gone. The last one's leaving starts the lease, or ends the run, or means nothing to it."""
+        """The reader is gone. The last own one's leaving starts the lease, or ends the run, or means nothing to it."""
         if cursor not in self._cursors:
             return
         self._cursors.remove(cursor)
         self.reader_advanced()
-        if self._cursors or not self.response.is_open:
+        is_kept = cursor.is_visitor or not all(other.is_visitor for other in self._cursors)
+        if is_kept or not self.response.is_open:
             return
         echo = self.response.request.echo
         if echo.background or echo.resumable or self.revival is not None:

@@ -1,5 +1,6 @@
 """server/runs.py, server/reader.py: runs over HTTP, answered whole, as events, or left to go on by themselves."""
 
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -351,6 +352,37 @@ async def test_a_run_of_a_socket_is_read_through_its_pauses(autojump_clock: Mock
             await client.answer(*((key, "x") for key in pending(frames)))
             frames = [frame for frame in await client.step() if "sequence_number" in frame]
             assert await stream.rest() == frames
+
+
+@pytest.mark.parametrize("fields", [{}, {"resumable": True}])
+async def test_a_reader_that_found_a_run_neither_ends_nor_keeps_it(
+    fields: dict[str, Any], autojump_clock: MockClock
+) -> None:  # P63
+    async with open_served(lease_s=30) as server, AsyncExitStack() as readers:
+        async with server.connect() as client:
+            await client.create(**fields)
+            path = f"/v1/responses/{(await client.step())[0]['response']['id']}"
+            async with server.http().stream("GET", f"{path}?stream=true") as stream:
+                await stream.until("response.done")
+            await wait_all_tasks_blocked()
+            assert (await server.http().get(path)).json["status"] == "in_progress"
+            stream = await readers.enter_async_context(server.http().stream("GET", f"{path}?stream=true"))
+            await stream.until("response.done")
+        left_at = trio.current_time()
+        last = (await stream.rest())[-1]
+    assert last["response"]["incomplete_details"] == {"reason": "connection_lost"}
+    assert trio.current_time() - left_at == pytest.approx(30 if fields else 0)
+
+
+async def test_a_client_that_leaves_ends_its_run_though_another_reads_it(autojump_clock: MockClock) -> None:  # P63
+    async with open_served(SLOW) as server, AsyncExitStack() as readers:
+        async with server.http().stream("POST", "/v1/responses", input="go", stream=True) as stream:
+            (created,) = await stream.until("response.created")
+            path = f"/v1/responses/{created['response']['id']}?stream=true"
+            other = await readers.enter_async_context(server.http().stream("GET", path))
+            await other.until("response.created")
+        last = (await other.rest())[-1]
+    assert last["response"]["incomplete_details"] == {"reason": "connection_lost"}
 
 
 async def test_a_reader_learns_how_a_pause_ended(autojump_clock: MockClock) -> None:  # P68

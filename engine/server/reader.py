@@ -1,6 +1,7 @@
 """A run as an HTTP request reads it: its events as they come, or only its end.
 
-A reader is attached for as long as it waits, so a client that leaves ends a run that nobody else could ever read.
+A reader is attached for as long as it waits, so a client that leaves ends the run that it started. A visitor, which
+found the run by its id, does nothing to it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +21,11 @@ _BATCH: Final = 16  # events in one write; guessed, not measured
 class Reader:
     """Batches of server-sent events up to the run's end, or just the wait for that."""
 
-    def __init__(self, live: Live, next_seq: int, form: EventForm) -> None:
+    def __init__(self, live: Live, next_seq: int, form: EventForm, *, is_visitor: bool) -> None:
         self._live = live
         self._form = form
         self._wake = trio.Event()
-        self.cursor = live.attach(next_seq, self._set_awake, reads_to_end=True)
+        self.cursor = live.attach(next_seq, self._set_awake, reads_to_end=True, is_visitor=is_visitor)
 
     def _set_awake(self) -> None:
         self._wake.set()
@@ -62,9 +63,12 @@ _PLAIN: Final = EventForm()
 
 
 @contextmanager
-def open_reader(live: Live, next_seq: int | None = None, form: EventForm = _PLAIN) -> Iterator[Reader]:
+def open_reader(
+    live: Live, next_seq: int | None = None, form: EventForm = _PLAIN, *, is_visitor: bool = False
+) -> Iterator[Reader]:
     """A reader of the run from event `next_seq` on, or from now on. Raises RequestError when it cannot begin there."""
-    reader = Reader(live, live.response.log.next if next_seq is None else next_seq, form)
+    first = live.response.log.next if next_seq is None else next_seq
+    reader = Reader(live, first, form, is_visitor=is_visitor)
     try:
         yield reader
     finally:

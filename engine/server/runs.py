@@ -71,7 +71,7 @@ class RunRoutes:
         live = await self._responses.create(asked, owner, await self._before(asked, owner))
         live.validate_ms = validate_ms
         if body.stream:
-            return self._stream(live, 0, is_padded=asked.wants_padding)
+            return self._stream(live, 0, EventForm(self._settings.event_names, asked.wants_padding))
         if not asked.echo.background:
             with open_reader(live) as reader:
                 await reader.wait_end()
@@ -109,7 +109,8 @@ class RunRoutes:
         query = read_query(request.head, ReadQuery)
         if query.stream:
             live = await self._responses.recall(request.params["id"], principal(request.head))
-            return self._stream(live, query.starting_after + 1, is_padded=query.include_obfuscation)
+            form = EventForm(self._settings.event_names, query.include_obfuscation)
+            return self._stream(live, query.starting_after + 1, form, is_visitor=True)
         response = await self._responses.read(request.params["id"], principal(request.head))
         return json_answer(response.snapshot())
 
@@ -120,7 +121,7 @@ class RunRoutes:
         if not response.request.echo.background:
             raise RequestError("Only a response in the background can be cancelled.", param="background")
         live = await self._responses.recall(response_id, owner)
-        with open_reader(live) as reader:
+        with open_reader(live, is_visitor=True) as reader:
             if live.response.is_open:
                 live.cancel("cancelled")
             await reader.wait_end()
@@ -131,10 +132,9 @@ class RunRoutes:
         await self._responses.delete(response_id, principal(request.head))
         return json_answer({"id": response_id, "object": "response", "deleted": True})
 
-    def _stream(self, live: Live, next_seq: int, *, is_padded: bool) -> StreamedAnswer:
-        form = EventForm(self._settings.event_names, is_padded)
-        return StreamedAnswer(partial(self._send_events, live, next_seq, form), SSE_HEADERS)
+    def _stream(self, live: Live, next_seq: int, form: EventForm, *, is_visitor: bool = False) -> StreamedAnswer:
+        return StreamedAnswer(partial(self._send_events, live, next_seq, form, is_visitor), SSE_HEADERS)
 
-    async def _send_events(self, live: Live, next_seq: int, form: EventForm, send: Send) -> None:
-        with open_reader(live, next_seq, form) as reader:
+    async def _send_events(self, live: Live, next_seq: int, form: EventForm, is_visitor: bool, send: Send) -> None:
+        with open_reader(live, next_seq, form, is_visitor=is_visitor) as reader:
             await send_events(send, reader, self._settings.sse_keep_alive_s)
