@@ -1,20 +1,24 @@
 """The stored runs: begun, and read back to be shown, to be gone on from, or to be taken up again.
 
-A run is taken up as of its last record: a sequence is brought to where the run's was, token for token, and the machine
-made of the records waits at the pause where the other one did. What came later is gone with its server.
+A run that is only read rests. Who resumes it takes it up as of its last record: a sequence is brought to where the
+run's was, token for token, and the machine made of the records waits at the pause where the other one did. What came
+later is gone with its server.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
-from engine.backends.base import Backend, Past, Sequence
+from engine.backends.base import Backend, Past
 from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
 from engine.history import Lineage
 from engine.ids import mint_id, mint_within
 from engine.items import Item
-from engine.journal import encode_start
-from engine.live import Live, Revival
+from engine.journal import Revival, encode_start
+from engine.live import Live
 from engine.opening import Opened, restore_sequence
 from engine.recorder import Recorder
 from engine.response import Response
@@ -31,15 +35,15 @@ class Revived:
     """A stored run as of its last record, with all that it goes on from.
 
     given: the context that it began with, and every item that was given to it. past: what its sequence has been
-    through. num_records: how many there are of it. next_seq: the next number in its log as it was recorded. is_whole:
-    no run before it has been deleted.
+    through. num_records: how many there are of it. revivals: when it was taken up, and last where that would be now
+    unless its end is recorded. is_whole: no run before it has been deleted.
     """
 
     response: Response
     given: list[Item]
     past: Past
     num_records: int
-    next_seq: int
+    revivals: list[Revival]
     is_whole: bool
     lineage: Lineage
 
@@ -62,6 +66,7 @@ class Archive:
         self._backend = backend
         self._settings = settings
         self._sealer = sealer
+        self._resting: WeakValueDictionary[str, Live] = WeakValueDictionary()  # for as long as anybody reads them
 
     # --- written ---
 
@@ -73,7 +78,8 @@ class Archive:
 
     def record(self, live: Live, num_records: int = 0) -> None:
         """Keep what becomes of a run from here on. num_records: how many there are of it."""
-        live.recorder = Recorder(self._store, live.response, live.sequence, live.tokens_seen, num_records)
+        revival = live.revivals[-1] if live.revivals else None
+        live.recorder = Recorder(self._store, live.response, live.sequence, live.tokens_seen, num_records, revival)
 
     async def delete(self, response_id: str, principal: str) -> bool:
         """Forget a run. False when there is none."""
@@ -84,17 +90,18 @@ class Archive:
     async def read(self, response_id: str, principal: str) -> Response | None:
         """A run by itself, to be shown; None when there is none."""
         stored = await self._store.load(response_id, principal)
-        return None if stored is None else self._machine(_read(stored), None)
+        if stored is None:
+            return None
+        with _unsealing():
+            return self._machine(_read(stored), None)
 
     async def revive(self, response_id: str, principal: str) -> Revived | None:
         """A run with all that it goes on from; None when there is none. Cost follows the history."""
         chain = await self._store.load_chain(response_id, principal)
         if not chain:
             return None
-        try:
+        with _unsealing():
             return self._revive(list(map(_read, chain)), is_whole=chain[0].parent is None)
-        except RequestError as error:  # a compaction was sealed with another key
-            raise ServerError("The response was stored by a server with another key.") from error
 
     def _revive(self, chain: list[Recorded], *, is_whole: bool) -> Revived:
         earlier: list[Item] = []
@@ -110,7 +117,7 @@ class Archive:
             given=[*earlier, *last.request.items, *(item for step in last.steps for item in step.given)],
             past=past_of(chain, self._sealer),
             num_records=len(last.steps),
-            next_seq=last.next_seq,
+            revivals=last.revivals if last.has_ended else [*last.revivals, Revival(mint_id("rev"), last.next_seq)],
             is_whole=is_whole,
             lineage=Lineage(last.start.response_id, lineage),
         )
@@ -121,29 +128,47 @@ class Archive:
 
     # --- taken up ---
 
-    def take_up(self, revived: Revived, principal: str) -> Live | None:
-        """The run, ready to go on; None when that cannot be. Raises RequestError."""
-        response = revived.response
+    async def rest(self, response_id: str, principal: str) -> tuple[Live, Revived] | None:
+        """A run to be read, and what it takes to take it up; None when there is none.
+
+        An open one is the same for all who read it at a time, so they see it go on once it is taken up.
+        """
+        revived = await self.revive(response_id, principal)
+        if revived is None:
+            return None
+        live = self._resting.get(response_id)
+        if live is None:
+            live = Live(revived.response, None, self._settings, principal)
+            live.lineage = revived.lineage
+            live.revivals = revived.revivals
+            if live.is_resting:
+                self._resting[response_id] = live
+        return live, revived
+
+    def resting(self) -> list[Live]:
+        """The open runs that are only read."""
+        return list(self._resting.values())
+
+    def take_up(self, live: Live, revived: Revived) -> bool:
+        """Let a resting run go on. False when that cannot be; it rests on then. Raises RequestError."""
+        response = live.response
         spec = response.request.spec(response.id)
         sequence = restore_sequence(self._backend, spec, revived.past) if revived.is_whole else None
         if sequence is None:
             log.warning("response %s cannot be taken up: what was before it, or its backend, is gone", response.id)
-            return None
-        live = self._live(revived, sequence, principal)
-        live.tokens_seen = sequence.tokens.total
+            return False
+        self._resting.pop(response.id, None)
+        live.take_up(sequence)
         self.record(live, revived.num_records)
-        live.expect_reader()
-        return live
+        return True
 
-    def ended(self, revived: Revived, principal: str) -> Live:
-        """A run that is over, to be read."""
-        return self._live(revived, None, principal)
 
-    def _live(self, revived: Revived, sequence: Sequence | None, principal: str) -> Live:
-        live = Live(revived.response, sequence, self._settings, principal)
-        live.lineage = revived.lineage
-        live.revival = Revival(mint_id("rev"), revived.next_seq)
-        return live
+@contextmanager
+def _unsealing() -> Iterator[None]:
+    try:
+        yield
+    except RequestError as error:  # a compaction was sealed with another key
+        raise ServerError("The response was stored by a server with another key.") from error
 
 
 def _read(stored: Stored) -> Recorded:

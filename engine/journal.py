@@ -41,6 +41,13 @@ class StartRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_cut: int = 0
 
 
+class Revival(msgspec.Struct, frozen=True):
+    """That a run was taken up from the store, by a name of its own; its events from `first` on replace earlier ones."""
+
+    id: str
+    first: int
+
+
 class Ending(msgspec.Struct, omit_defaults=True):
     """What a final event says that nothing else does. `completed_at` is 0 for a run that did not complete."""
 
@@ -55,6 +62,7 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     given: items that were taken for the step. made: finished items, folded if they streamed. log: events in order, a
     number standing for those of that item in `made`; without the final event. next_seq: of the log, without it, too.
     spans, num_tokens: what joined the context, and how long that is. along: digests of messages that came with answers.
+    revival: the last one, in the first record since.
     """
 
     next_seq: int
@@ -68,6 +76,7 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     digests: dict[str, bytes] = {}
     along: list[bytes] = []
     ending: Ending | None = None
+    revival: Revival | None = None
 
 
 def encode_start(response: Response, principal: str, *, goes_on: bool = False, num_cut: int = 0) -> bytes:
@@ -93,11 +102,12 @@ def encode_start(response: Response, principal: str, *, goes_on: bool = False, n
 class Journal:
     """Writes the records of a run that has started, or that was revived from the first `number` of them."""
 
-    def __init__(self, response: Response, num_tokens: int, number: int = 0) -> None:
+    def __init__(self, response: Response, num_tokens: int, number: int = 0, revival: Revival | None = None) -> None:
         """num_tokens: as much of the sequence's token log is recorded already, or is not this run's."""
         self._response = response
         self._num_tokens = num_tokens
         self._number = number
+        self._revival = revival
         self._taken: list[Item] = []
         self._mark()
 
@@ -130,7 +140,9 @@ class Journal:
             digests=digests,
             along=along,
             ending=ending,
+            revival=self._revival,
         )
+        self._revival = None
         number, self._number = self._number, self._number + 1
         self._taken, self._num_tokens = [], tokens.total
         self._mark()

@@ -12,7 +12,6 @@ until it is on disk; the state itself is never behind.
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
 
@@ -21,6 +20,7 @@ from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
 from engine.events import TERMINAL_TYPES, Event
 from engine.history import Lineage
+from engine.journal import Revival
 from engine.recorder import Recorder
 from engine.response import Response
 from engine.settings import Settings
@@ -83,24 +83,16 @@ class Cursor:
         return response.log.next
 
 
-@dataclass(frozen=True)
-class Revival:
-    """That a run was read from the store, by an id of its own; its events from `first` on are not those of before."""
-
-    id: str
-    first: int
-
-
 class Live:
     """One run as the server holds it."""
 
     def __init__(self, response: Response, sequence: Sequence | None, settings: Settings, principal: str) -> None:
-        """sequence: None for a run that was over when it was read from the store."""
+        """sequence: None for a run that was read from the store, and has ended or has yet to be taken up."""
         self.response = response
         self.principal = principal
         self.lineage = Lineage(response.id)
         self.recorder: Recorder | None = None
-        self.revival: Revival | None = None
+        self.revivals: list[Revival] = []
         self.withheld_from: int | None = None
         self.scope = trio.CancelScope()
         self.extension: Extension | None = None
@@ -116,6 +108,7 @@ class Live:
         self.validate_ms = 0.0
         self._settings = settings
         self._sequence = sequence
+        self._is_taken_up = False
         self._cursors: list[Cursor] = []
         self._end_reason: Reason = "connection_lost"
         self._resumed = trio.Event()
@@ -126,7 +119,7 @@ class Live:
 
     @property
     def sequence(self) -> Sequence:
-        """What it samples from. Raises ValueError for a run that was over when it was read from the store."""
+        """What it samples from. Raises ValueError for a run that was read from the store, unless it was taken up."""
         if self._sequence is None:
             raise ValueError(f"response {self.response.id} has no sequence")
         return self._sequence
@@ -135,6 +128,29 @@ class Live:
     def is_over(self) -> bool:
         """Whether it has ended, and readers may know."""
         return not self.response.is_open and self.withheld_from is None
+
+    # --- from the store ---
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it can only be read, because nobody has taken it up."""
+        return self._sequence is None and self.response.is_open
+
+    def take_up(self, sequence: Sequence) -> None:
+        """Go on with this sequence; from now on somebody has to read the run."""
+        self._sequence = sequence
+        self._is_closed = False
+        self._is_taken_up = True
+        self.tokens_seen = sequence.tokens.total
+        self.expect_reader()
+
+    def first_missed(self, starting_after: int, revival_id: str | None) -> int:
+        """The first event to send a client that has had those up to `starting_after` and has heard of this revival.
+
+        What a client has had of a run's former life, and that life took with it, is replaced.
+        """
+        known = next((n for n, one in enumerate(self.revivals, 1) if one.id == revival_id), 0)
+        return min([starting_after + 1, *(one.first for one in self.revivals[known:])])
 
     # --- what is kept of it ---
 
@@ -187,7 +203,7 @@ class Live:
         if is_kept or not self.response.is_open:
             return
         echo = self.response.request.echo
-        if echo.background or echo.resumable or self.revival is not None:
+        if echo.background or echo.resumable or self._is_taken_up:
             self.expect_reader()
         else:
             self.cancel("connection_lost")
@@ -196,15 +212,6 @@ class Live:
         """Nobody reads the run now; somebody has to, within the lease, or it is cancelled. Unless in the background."""
         if not self.response.request.echo.background:
             self.scope.deadline = trio.current_time() + self._settings.lease_s
-
-    def first_missed(self, starting_after: int, revival_id: str | None) -> int:
-        """The first event to send a client that has had those up to `starting_after` and has heard of this revival.
-
-        What a client has had of a run's former life, and that life took with it, is replaced.
-        """
-        if self.revival is None or self.revival.id == revival_id:
-            return starting_after + 1
-        return min(starting_after + 1, self.revival.first)
 
     def notify(self) -> None:
         """The log grew: wake every reader."""
@@ -295,7 +302,10 @@ class Live:
     def drain(self) -> None:
         """The server stops: a paused run ends now, a sampling one when its step is over."""
         self.is_draining = True
-        if self.response.status is Status.PAUSED:
+        if self.is_resting:
+            self.end("server_shutdown")  # for those who read it here; the store knows nothing of it
+            self.notify()
+        elif self.response.status is Status.PAUSED:
             self.cancel("server_shutdown")
 
     def hold(self) -> None:

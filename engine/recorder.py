@@ -2,7 +2,7 @@
 
 from engine.backends.base import Sequence
 from engine.items import Item
-from engine.journal import Journal
+from engine.journal import Journal, Revival
 from engine.response import Response
 from engine.store import Store
 
@@ -10,12 +10,20 @@ from engine.store import Store
 class Recorder:
     """Puts the records of one run, each as soon as there is something new that has ended."""
 
-    def __init__(self, store: Store, response: Response, sequence: Sequence, num_tokens: int, number: int = 0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        response: Response,
+        sequence: Sequence,
+        num_tokens: int,
+        number: int = 0,
+        revival: Revival | None = None,
+    ) -> None:
         """num_tokens, number: as much of the token log, and as many records, are there or are not this run's."""
         self._store = store
         self._response = response
         self._sequence = sequence
-        self._journal = Journal(response, num_tokens, number)
+        self._journal = Journal(response, num_tokens, number, revival)
         self._is_over = False
 
     def took(self, items: list[Item]) -> None:

@@ -248,8 +248,15 @@ class Responses:
             raise _not_found(response_id)
         return response
 
+    async def watch(self, response_id: str, principal: str) -> Live:
+        """The run with this id, in memory or stored, to be read; nothing happens to it. Raises NotFound."""
+        return await self._recall(response_id, principal, takes_up=False)
+
     async def recall(self, response_id: str, principal: str) -> Live:
         """The run with this id, in memory or from the store; one that was open there goes on. Raises NotFound."""
+        return await self._recall(response_id, principal, takes_up=True)
+
+    async def _recall(self, response_id: str, principal: str, *, takes_up: bool) -> Live:
         if live := self.runs.find(response_id, principal):
             return live
         if self._archive is None:
@@ -257,11 +264,18 @@ class Responses:
         async with self._taking_up:  # or two who ask at once would each take it up
             if live := self.runs.find(response_id, principal):
                 return live
-            revived = await self._revive(response_id, principal)
-            if not revived.response.is_open:
-                return self._archive.ended(revived, principal)
+            found = await self._archive.rest(response_id, principal)
+            if found is None:
+                raise _not_found(response_id)
+            live, revived = found
+            if not live.is_resting:
+                return live
+            if not takes_up:
+                if self.is_draining:
+                    live.drain()
+                return live
             self.runs.admit(principal)
-            if (live := self._archive.take_up(revived, principal)) is None:
+            if not self._archive.take_up(live, revived):
                 raise _not_found(response_id)
             self.runs.carry_soon(live, None)
             return live
@@ -339,6 +353,8 @@ class Responses:
 
     async def drain(self) -> None:
         """Take no more runs, and end those there are; see RunTable."""
+        for live in self._archive.resting() if self._archive else ():
+            live.drain()
         await self.runs.drain()
 
     @property

@@ -15,7 +15,7 @@ from engine.errors import RequestError, ServerError
 from engine.events import Event, decode_event
 from engine.folded import FoldedItem
 from engine.items import Call, Compaction, Item, decode_item, type_of
-from engine.journal import FORMAT, StartRecord, StepRecord
+from engine.journal import FORMAT, Revival, StartRecord, StepRecord
 from engine.request import RunRequest
 from engine.resolving import open_window
 from engine.response import NUM_OPENING, Response
@@ -49,6 +49,16 @@ class Recorded:
             return NUM_OPENING
         last = self.steps[-1].record
         return last.next_seq + (last.ending is not None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is recorded, and nothing of it can have come later."""
+        return bool(self.steps) and self.steps[-1].record.ending is not None
+
+    @property
+    def revivals(self) -> list[Revival]:
+        """When it was taken up before, as far as something was recorded since."""
+        return [step.record.revival for step in self.steps if step.record.revival is not None]
 
     def revive(
         self,

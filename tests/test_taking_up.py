@@ -370,18 +370,6 @@ async def test_a_run_that_is_taken_up_needs_a_reader_in_time(autojump_clock: Moc
         assert reply["incomplete_details"] == {"reason": "connection_lost"}
 
 
-async def test_a_run_is_looked_at_without_taking_it_up(autojump_clock: MockClock) -> None:  # P82
-    store = MemoryStore()
-    async with open_served(store=store) as server, server.connect() as client:
-        response_id, _, _ = await paused_run(client)
-        killed = as_of_now(store)
-    async with open_served(store=killed, pause_ttl_s=5) as server:
-        for _ in range(2):
-            assert (await server.http().get(f"/v1/responses/{response_id}")).json["status"] == "in_progress"
-            await trio.sleep(10)
-        assert not server.app.responses.has_open
-
-
 async def test_several_who_resume_a_run_at_once_share_it() -> None:  # P82
     store = MemoryStore()
     async with open_served(store=store) as server, server.connect() as client:

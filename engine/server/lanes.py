@@ -107,6 +107,6 @@ def resume_accepted(live: Live, first: int) -> dict[str, Any]:
         "status": response.status.value,
         "last_sequence_number": response.log.next - 1,
     }
-    if live.revival is None:
+    if not live.revivals:
         return accepted
-    return accepted | {"revival": live.revival.id, "still_pending": response.still_pending()}
+    return accepted | {"revival": live.revivals[-1].id, "still_pending": response.still_pending()}

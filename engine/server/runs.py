@@ -32,14 +32,19 @@ from engine.settings import Settings
 
 _ALL: Final = "/v1/responses"
 _ONE: Final = "/v1/responses/{id}"
+_REVIVAL_HEADER: Final = "x-revival"
 
 
 class ReadQuery(msgspec.Struct, frozen=True):
-    """How a run is to be read: at once, or its events behind `starting_after` (-1 for all), padded on request."""
+    """How a run is to be read: at once, or its events behind `starting_after` (-1 for all), padded on request.
+
+    revival: the last one that the client was told of.
+    """
 
     stream: bool = False
     include_obfuscation: bool = False
     starting_after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    revival: str | None = None
 
 
 class RunRoutes:
@@ -108,7 +113,8 @@ class RunRoutes:
     async def _read(self, request: Request) -> Answer | StreamedAnswer:
         query = read_query(request.head, ReadQuery)
         if query.stream:
-            live = await self._responses.recall(request.params["id"], principal(request.head))
+            live = await self._responses.watch(request.params["id"], principal(request.head))
+            _check_is_there(live, query)
             form = EventForm(self._settings.event_names, query.include_obfuscation)
             return self._stream(live, query.starting_after + 1, form, is_visitor=True)
         response = await self._responses.read(request.params["id"], principal(request.head))
@@ -133,8 +139,22 @@ class RunRoutes:
         return json_answer({"id": response_id, "object": "response", "deleted": True})
 
     def _stream(self, live: Live, next_seq: int, form: EventForm, *, is_visitor: bool = False) -> StreamedAnswer:
-        return StreamedAnswer(partial(self._send_events, live, next_seq, form, is_visitor), SSE_HEADERS)
+        revival = [(_REVIVAL_HEADER, live.revivals[-1].id)] if live.revivals else []
+        produce = partial(self._send_events, live, next_seq, form, is_visitor)
+        return StreamedAnswer(produce, (*SSE_HEADERS, *revival))
 
     async def _send_events(self, live: Live, next_seq: int, form: EventForm, is_visitor: bool, send: Send) -> None:
         with open_reader(live, next_seq, form, is_visitor=is_visitor) as reader:
             await send_events(send, reader, self._settings.sse_keep_alive_s)
+
+
+def _check_is_there(live: Live, query: ReadQuery) -> None:
+    """Raises RequestError when what the client has had up to `starting_after` is not what the run has there now."""
+    first = live.first_missed(query.starting_after, query.revival)
+    if first <= query.starting_after:
+        raise RequestError(
+            f"This response was taken up after its server died, and its events from number {first} on are others now. "
+            f"Read on with starting_after={first - 1}.",
+            param="starting_after",
+            code="events_replaced",
+        )
