@@ -186,9 +186,9 @@ class Responses:
         """Start a run of this lifecycle that goes on from a completed one, with its settings, tokens and KV cache.
 
         Raises RequestError, after which the completed run can still be continued, and NotFound when another run has
-        done so.
+        done so and nothing is stored.
         """
-        _check_can_continue(previous)
+        before = await self._to_continue(previous)
         ended = previous.response
         request = msgspec.structs.replace(
             ended.request,
@@ -199,7 +199,15 @@ class Responses:
             compacts_first=False,
             lifecycle=lifecycle,
         )
-        return await self.create(request, previous.principal, Before(ended, previous, is_own=True))
+        return await self.create(request, previous.principal, before)
+
+    async def _to_continue(self, previous: Live) -> Before:
+        if previous.can_continue:
+            return Before(previous.response, previous, is_own=True)
+        try:
+            return await self.before(previous.response.id, previous.principal)
+        except RequestError as error:
+            raise _cannot_continue(previous) from error
 
     def _with_store(self, request: RunRequest, before: Before | None) -> RunRequest:
         """The request as it can be stored. What goes on from an unstored run holds that, so it cannot be."""
@@ -394,4 +402,9 @@ def _not_found(response_id: str) -> NotFound:
 
 def _check_can_continue(previous: Live) -> None:
     if not previous.can_continue:
-        raise NotFound(f"Response with id '{previous.response.id}' cannot be continued any more.", param="response_id")
+        raise _cannot_continue(previous)
+
+
+def _cannot_continue(previous: Live) -> NotFound:
+    message = f"Response with id '{previous.response.id}' cannot be continued any more."
+    return NotFound(message, param="response_id")

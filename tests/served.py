@@ -106,15 +106,22 @@ class Served:
 
 @asynccontextmanager
 async def open_served(
-    scenario: str = TWO_CALLS, backend: Backend | None = None, store: Store | None = None, **settings: Any
+    scenario: str = TWO_CALLS,
+    backend: Backend | None = None,
+    store: Store | None = None,
+    key: bytes = bytes(KEY_BYTES),
+    **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise.
 
-    store: where it keeps what is stored, so that another one, with the same key, may find it; without it, nothing is.
+    store: where it keeps what is stored, so that another one may find it; without it, nothing is. key: what it seals
+    with then.
     """
     backend = backend or ScriptBackend([parse_scenario(scenario)])
     settings.setdefault("lifecycle", "append")
-    key = None if store is None else bytes(KEY_BYTES)
-    async with open_app(backend, Settings(**settings), key, store) as app, trio.open_nursery() as nursery:
+    async with (
+        open_app(backend, Settings(**settings), key if store is not None else None, store) as app,
+        trio.open_nursery() as nursery,
+    ):
         yield Served(app, nursery)
         nursery.cancel_scope.cancel()

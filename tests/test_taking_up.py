@@ -9,11 +9,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from engine.errors import ServerError
+from engine.sealing import KEY_BYTES
 from engine.settings import Settings
 from engine.sqlite_store import open_store
 from engine.store_fake import MemoryStore
 from tests.kept import as_of_now, numbers, paused_run, resume
-from tests.served import FUNCTION, open_served
+from tests.served import FUNCTION, Client, open_served
 
 HELLO = "model: test\nsteps:\n  - text: Hello there.\n"
 STALLED = """
@@ -42,6 +43,7 @@ steps:
   - text: Done.
   - text: More.
 """
+ASKED = {"role": "user", "content": "go"}
 KEY = [(b"authorization", b"Bearer other")]
 
 
@@ -84,6 +86,48 @@ async def test_a_stored_response_is_there_for_its_key_alone() -> None:  # P4
         assert (reply.status, reply.error["message"]) == (404, f"Response with id '{response_id}' not found.")
         async with server.connect(headers=KEY) as client:
             assert (await resume(client, response_id, -1))["error"]["code"] == "response_not_found"
+
+
+FAILING = "  - fail: {code: model_error, message: Broken.}\n"
+CALLING = "model: test\nsteps:\n  - calls: [{name: look, arguments: {n: 1}}]\n"
+ENDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "it failed at once": ("model: test\nsteps:\n" + FAILING, {}, "failed"),
+    "it failed later": (CALLING + FAILING, {}, "failed"),
+    "it was only prepared": (HELLO, {"generate": False}, "completed"),
+    "it only compacted": (HELLO, {"input": [ASKED, {"type": "compaction_trigger"}]}, "completed"),
+    "it had no room": (HELLO, {"max_output_tokens": 1}, "incomplete"),
+}
+
+
+@pytest.mark.parametrize(("scenario", "fields", "status"), ENDS.values(), ids=ENDS)
+async def test_a_response_is_stored_as_it_ended(scenario: str, fields: dict[str, Any], status: str) -> None:  # P80
+    store = MemoryStore()
+    async with open_served(scenario, store=store) as server, server.connect() as client:
+        await client.create(**fields)
+        frames = await client.step()
+        if frames[-1]["type"] == "response.done":
+            await client.answer((frames[-1]["response"]["pending"][0]["answer_key"], "a"))
+            frames += (await client.step())[1:]
+        told = frames[-1]["response"]
+        assert told["status"] == status
+        killed = as_of_now(store)
+    path = f"/v1/responses/{told['id']}"
+    async with open_served(store=killed) as server:
+        assert (await server.http().get(path)).json == told
+        async with server.http().stream("GET", f"{path}?stream=true") as stream:
+            assert [event for event in await stream.rest() if event["type"] != "error"] == frames
+
+
+async def test_what_another_servers_key_has_sealed_is_this_servers_fault() -> None:
+    store = MemoryStore()
+    async with open_served(HELLO, store=store) as server, server.connect() as client:
+        await client.create(input=[ASKED, {"type": "compaction_trigger"}, ASKED])
+        path = f"/v1/responses/{(await client.step())[-1]['response']['id']}"
+    async with open_served(store=store, key=bytes([1] * KEY_BYTES)) as server:
+        for query in ("", "?stream=true"):
+            reply = await server.http().get(path + query)
+            assert (reply.status, reply.error["code"]) == (500, "server_error")
+            assert "another key" in reply.error["message"]
 
 
 async def test_nothing_of_an_unstored_response_is_in_the_data_folder(tmp_path: Path) -> None:  # P80
@@ -209,6 +253,52 @@ async def test_a_run_of_the_append_lifecycle_is_gone_on_from_while_it_is_in_memo
     async with open_served(store=store) as server:
         again = await server.http().create(previous_response_id=response_id, tools=[FUNCTION])
         assert again.json["usage"]["input_tokens"] == reply.json["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"resumable": True}])
+async def test_a_completed_run_is_continued_by_append_from_the_store(fields: dict[str, Any]) -> None:  # P22, P81
+    store, inputs = MemoryStore(), []
+    async with open_served(CHAIN, store=store) as server:
+        async with server.connect() as client:
+            response_id, (key,), _ = await paused_run(client, **fields)
+            await client.answer((key, "x"))
+            await client.step()
+        for _ in range(2):  # the first time with what memory has of it, if it has
+            async with server.connect() as client:
+                await resume(client, response_id, -1)
+                inputs.append(await continued(client, response_id))
+    for _ in range(2):
+        async with open_served(CHAIN, store=store) as server, server.connect() as client:
+            await resume(client, response_id, -1)
+            inputs.append(await continued(client, response_id))
+    assert len(set(inputs)) == 1
+
+
+async def continued(client: Client, response_id: str) -> int:
+    """Go on from the completed run that this client reads; the input tokens of the new one."""
+    await client.until("response.completed")
+    await client.send("response.append", input="more")
+    accepted, *frames = await client.step()
+    assert accepted["type"] == "response.append.accepted", accepted
+    ended = frames[-1]["response"]
+    assert (accepted["response_id"], ended["previous_response_id"]) == (ended["id"], response_id)
+    assert ended["timing"]["step"]["items_new"] == 1
+    used: int = ended["usage"]["input_tokens"]
+    return used
+
+
+async def test_a_completed_run_that_lacks_what_was_before_it_cannot_be_continued() -> None:  # P15, P81
+    store = MemoryStore()
+    first, answer = await chained(store)
+    async with open_served(CHAIN, store=store, lifecycle="chain") as server:
+        second = (await server.http().create(previous_response_id=first, input=[answer])).json["id"]
+    assert await store.delete(first, "local")
+    async with open_served(CHAIN, store=store) as server, server.connect() as client:
+        await resume(client, second, -1)
+        await client.until("response.completed")
+        await client.send("response.append", input="more")
+        error = (await client.receive())["error"]
+    assert (error["code"], error["param"]) == ("response_not_found", "response_id")
 
 
 async def test_what_was_only_prepared_is_gone_on_from() -> None:  # P81
