@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
     idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")
-    lease_s: Seconds = Field(60, description="a resumable run without a reader is cancelled after this")
+    lease_s: Seconds = Field(60, description="a resumable run that no connection holds is cancelled after this")
     stall_s: Seconds = Field(30, description="a reader that keeps its run waiting for this long is dropped")
     step_timeout_s: Seconds = Field(600, description="longest wait for the model's next delta")
     head_timeout_s: Seconds = Field(10, description="from connecting to a whole HTTP request head")
