@@ -11,7 +11,7 @@ from engine.echo import echo_of
 from engine.errors import RequestError
 from engine.events import ResponseObject
 from engine.frames import Append, Create
-from engine.items import Item, Message, decode_items
+from engine.items import CompactionTrigger, Item, Message, decode_items
 from engine.parameters import Input, Parameters, PlainText, Text, refuse_unsupported, unsupported
 from engine.settings import Settings
 from engine.tool_choice import decode_tool_choice
@@ -56,6 +56,14 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     def previous_response_id(self) -> str | None:
         """The run that this one goes on from."""
         return self.echo.previous_response_id
+
+    def with_trigger(self) -> "RunRequest":
+        """The request with what a `compaction_trigger` among its items asks for: as the last one, for nothing else."""
+        items = [item for item in self.items if not isinstance(item, CompactionTrigger)]
+        if len(items) == len(self.items):
+            return self
+        generate = self.generate and not isinstance(self.items[-1], CompactionTrigger)
+        return msgspec.structs.replace(self, items=items, compacts_first=True, generate=generate)
 
     def spec(self, response_id: str) -> RunSpec:
         """The part of it that a backend sees."""

@@ -16,7 +16,7 @@ from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError
 from engine.ids import mint_id, mint_within
-from engine.items import CompactionTrigger, Item, item_id
+from engine.items import Item, item_id
 from engine.live import Live
 from engine.opening import (
     Before,
@@ -86,7 +86,7 @@ class Responses:
         before it.
         """
         self.runs.admit(principal)
-        request, route_ms = self._route(_with_trigger(request), is_run=True)
+        request, route_ms = self._route(request.with_trigger(), is_run=True)
         request = await self._resolved(request, principal)
         if request.conversation_id is None:
             live = await self._create(request, principal, before)
@@ -369,16 +369,6 @@ class Responses:
     def has_open(self) -> bool:
         """Whether any run can still go on."""
         return self.runs.has_open
-
-
-def _with_trigger(request: RunRequest) -> RunRequest:
-    """The request with what a `compaction_trigger` among its items asks for: as the last one, for nothing else."""
-    items = [item for item in request.items if not isinstance(item, CompactionTrigger)]
-    if len(items) == len(request.items):
-        return request
-    is_all = isinstance(request.items[-1], CompactionTrigger)
-    generate = request.generate and not is_all
-    return msgspec.structs.replace(request, items=items, compacts_first=True, generate=generate)
 
 
 def _without_sequence(before: Before | None) -> Before | None:
