@@ -38,7 +38,6 @@ LAYERS: dict[str, str] = {
         commands/models
         commands/run
         commands/serve
-        commands/usage
         compare
         compare/played
         compare/quick
@@ -109,10 +108,6 @@ LAYERS: dict[str, str] = {
         backends/worker_link
         database
         group_commit
-        ledger_database
-        ledger_journal
-        ledger_reader
-        sqlite_ledger
         sqlite_store
         store_fake
     """,
@@ -149,9 +144,7 @@ LAYERS: dict[str, str] = {
         backends/turns
         backends/vocabulary
         backends/words
-        bill
         bodies
-        budget
         calls
         continuation
         echo
@@ -198,7 +191,6 @@ LAYERS: dict[str, str] = {
         items
         json_input
         keyfile
-        ledger
         sealing
         settings
         status
@@ -298,12 +290,7 @@ def test_pure_modules_know_no_driver(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "users"),
-    [
-        ("torch", TORCH),
-        ("trio_websocket", TRIO_WEBSOCKET),
-        ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
-    ],
+    ("library", "users"), [("torch", TORCH), ("trio_websocket", TRIO_WEBSOCKET), ("sqlite3", {"database"})]
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:
     assert {name for name in FILES if library in foreign_imports(name)} <= users
