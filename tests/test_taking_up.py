@@ -641,3 +641,17 @@ async def test_a_disk_that_fails_holds_nothing_up() -> None:
     async with open_served(HELLO, store=FailingStore(), store_wait=True) as server, server.connect() as client:
         await client.create()
         assert (await client.step())[-1]["type"] == "response.completed"
+
+
+async def test_a_resume_that_is_refused_leaves_the_run_as_it_was(autojump_clock: MockClock) -> None:  # P26
+    store = MemoryStore()
+    async with open_served(store=store) as server, server.connect() as client:
+        response_id, keys, _ = await paused_run(client)
+        killed = as_of_now(store)
+    async with open_served(store=killed, lease_s=30) as server:
+        async with server.connect(query="?lifecycle=inject") as client:
+            assert (await resume(client, response_id, -1))["error"]["code"] == "wrong_lifecycle"
+        await trio.sleep(31)
+        assert not server.app.responses.has_open
+        async with server.connect() as client:
+            assert (await resume(client, response_id, -1))["still_pending"] == keys

@@ -276,9 +276,11 @@ class Connection:
         self._lanes.adopt(stream_id, live, 0)
 
     async def _resume(self, frame: Resume) -> None:
-        live = await self._responses.recall(frame.response_id, self._admission.principal)
+        owner = self._admission.principal
+        # Looked at before it is taken up: a run that cannot be answered here rests on.
+        self._session.check_lifecycle((await self._responses.watch(frame.response_id, owner)).response)
+        live = await self._responses.recall(frame.response_id, owner)
         self._session.check_resume(frame)  # again: reading it may have taken its time
-        self._session.check_lifecycle(live.response)
         first = live.first_missed(frame.last_seen, frame.revival)
         self._lanes.adopt(frame.stream_id, live, first)
         self._send(resume_accepted(live, first), frame.stream_id)
