@@ -184,7 +184,7 @@ class Announcer:
         # On stdout and alone there, so that scripts can read it and then close their end.
         print(f"longloop listens on {url}", flush=True)
         self._say(f"[dim]try:[/] longloop run 'What is the weather in Paris?' --url {url}")
-        self._say("[dim]stop with Ctrl-C; paused runs end, running steps get time to finish[/]")
+        self._say("[dim]stop with Ctrl-C; stored runs can be taken up again, running steps get time to finish[/]")
 
     def ready(self, failure: BackendError | None) -> None:
         """Runs are sampled at once from now on; or the model could not be loaded."""
