@@ -100,7 +100,8 @@ async def test_run_goes_on_after_its_server_has_died(autojump_clock, num_frames,
 async def test_most_servers_above_die_in_the_middle_of_what_can_go_on(autojump_clock):
     """The test before is only worth something if runs are taken up, and from behind what the client has seen."""
     num_set_back = 0
-    for num_frames in range(10, 48, 4):
+    kills = range(10, 34, 4)  # later ones meet a run that has ended, which is read and not taken up
+    for num_frames in kills:
         events: list[Any] = []
         async with (
             open_dying(SCENARIO, num_frames, 0) as server,
@@ -111,7 +112,7 @@ async def test_most_servers_above_die_in_the_middle_of_what_can_go_on(autojump_c
             except RunFailed:
                 continue
         num_set_back += any(event.type == "response.resume.accepted" for event in events)
-    assert num_set_back >= 7
+    assert num_set_back == len(kills)
 
 
 @pytest.mark.parametrize("num_frames", range(14, 34))
