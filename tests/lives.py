@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from engine.client_wire import Event, WebSocketConnector
-from tests.peers.server import ServerProcess, open_server
+from tests.peers.server import open_server
 
 OVER = ("response.completed", "response.incomplete", "response.failed")
 
@@ -22,7 +22,7 @@ class Seen:
 
     def __init__(self, at: int = -1, then: Callable[[], None] | None = None) -> None:
         self.events: dict[int, Event] = {}
-        self.num_set_back = 0
+        self.num_resumed = self.num_set_back = 0
         self.last_pause = -1
         self.has_lost_a_pause = False
         self._at = at
@@ -32,6 +32,7 @@ class Seen:
         """The next event of the client's."""
         if event["type"] == "response.resume.accepted":
             last = event["starting_after"]
+            self.num_resumed += 1
             self.num_set_back += last < len(self.events) - 1
             self.has_lost_a_pause |= last < self.last_pause
             self.events = {number: one for number, one in self.events.items() if number <= last}
@@ -74,12 +75,17 @@ class Lives:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}"
-        self.server: ServerProcess | None = None
+        self.is_up = trio.Event()
         self.num = 0
         self.waits = False
         self._folder = folder
         self._backend = backend
         self._settings = {"data_dir": folder / "data"} | settings
+
+    def kill(self) -> None:
+        """End the present one."""
+        self._server.kill()
+        self.is_up = trio.Event()
 
     async def go_on(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Start it, and start it again whenever it was killed; in turns with and without waiting for the disk."""
@@ -88,8 +94,9 @@ class Lives:
             log = self._folder / f"server{self.num}.log"
             settings = {"store_wait": self.waits} | self._settings
             async with open_server(self._backend, log, self.port, **settings) as server:
-                self.server = server
+                self._server = server
                 self.num += 1
+                self.is_up.set()
                 if self.num == 1:
                     task_status.started()
                 await server.wait()

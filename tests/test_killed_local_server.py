@@ -24,8 +24,7 @@ async def talk(lives: Lives, seen: Seen, *, is_killed: bool) -> list[str]:
         await run.send("And then?")
         said.append((await run.result()).text)
         if is_killed:
-            assert lives.server is not None
-            lives.server.kill()
+            lives.kill()
         await run.send("And in the end?")
         return [*said, (await run.result()).text]
 
