@@ -66,6 +66,9 @@ class Timeline:
     def receive(self, event: Event, now_s: float) -> None:
         """Take in a server event; kinds that do not show are ignored."""
         kind = event["type"]
+        if kind == "response.resume.accepted":
+            self._set_back(event, now_s)
+            return
         is_terminal = kind in _TERMINALS
         # A failed response has the figures of the step before.
         if is_terminal and self._is_sampling and kind != "response.failed":
@@ -104,6 +107,13 @@ class Timeline:
         self._finished.append(Row("end", now_s, text=text, duration_s=0, is_error=True))
 
     # --- rows ---
+
+    def _set_back(self, event: Event, now_s: float) -> None:
+        """A server was started anew: what was happening in it is no more, but for the calls that it waits for."""
+        kept = {f"call {key}" for key in event.get("still_pending") or []}
+        self._open = {key: row for key, row in self._open.items() if key in kept}
+        self._is_sampling = event.get("status") == "in_progress"
+        self.note("the server was started anew; the run goes on from its last stored step", now_s)
 
     def _close(self, key: str, now_s: float) -> None:
         row = self._open.pop(key)

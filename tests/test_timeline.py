@@ -55,6 +55,23 @@ def test_call_lasts_from_its_start_to_its_output():
     assert timeline.take_finished() == [Row("call", 1, 'look(n=1, at="sea")', "42", 2, is_error=True)]
 
 
+def test_what_a_dead_server_had_begun_is_no_more():
+    timeline = Timeline()
+    other = ToolCall("c1", "look", "{}", Event())
+    timeline.receive(item("message", "added"), 1)
+    timeline.call(CALL, 1)
+    timeline.call(other, 2)
+    timeline.receive(event("resume.accepted", status="paused", still_pending=["c1"]), 3)
+    assert [row.title for row in timeline.open_rows] == ["look()"]
+    (note,) = timeline.take_finished()
+    assert (note.kind, note.text) == ("note", "the server was started anew; the run goes on from its last stored step")
+    # What ends a run at the pause that it was set back to is no step.
+    timeline.receive(event("incomplete", response={}), 4)
+    assert timeline.num_steps == 0
+    timeline.answer(ToolOutcome(other, "42", False, 2.0), 5)
+    assert [row.kind for row in timeline.take_finished()] == ["call"]
+
+
 @pytest.mark.parametrize(("written", "shown"), [("", "f()"), ("{", "f({)"), ("[1]", "f([1])")])
 def test_arguments_that_are_no_object_are_shown_as_written(written, shown):
     timeline = Timeline()
