@@ -260,19 +260,17 @@ class Response:
         return [*(output for output in outputs if output is not None), *self.progress.messages, *batch.messages]
 
     def end(self, reason: Reason, now: float) -> None:
-        """End the run as incomplete, or as cancelled if it is one in the background.
-
-        At a pause this is unsolicited, unless the client asked for it (`cancelled`).
-        """
+        """End the run: incomplete, or cancelled in the background. At a pause it is unsolicited, unless `cancelled`."""
         if not self.is_open:
             return
         if reason != "cancelled":
             self._mark_unsolicited()
         self._close_item("incomplete")
         self.progress.forget_step()
-        is_called_off = reason == "cancelled" and self.request.echo.background
-        status = Status.CANCELLED if is_called_off else Status.INCOMPLETE
-        self._finish(status, now, incomplete_details=IncompleteDetails(reason))
+        if reason == "cancelled" and self.request.echo.background:
+            self._finish(Status.CANCELLED, now)
+        else:
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
 
     def fail(self, error: EngineError, now: float) -> None:
         """End the run as failed, with what the client may know of the error."""

@@ -6,6 +6,7 @@ Written from the behaviours it checks; the requests and the types are ours.
 import base64
 from typing import Any
 
+from tests.kept import open_kept
 from tests.open_responses import Compacted, Response, SocketEvent, StreamEvent
 from tests.served import Client, Served, open_served
 
@@ -102,6 +103,23 @@ async def test_tool_calling_streaming() -> None:
     first_delta = types.index("response.function_call_arguments.delta")
     assert first_delta < types.index("response.function_call_arguments.done")
     check(events[-1]["response"])
+
+
+async def test_function_call_roundtrip() -> None:
+    async with open_kept(CALLING) as server:
+        choice = {"type": "function", "name": "get_weather"}
+        first = await post(server, input=[said("user", "Weather?")], tools=[WEATHER], tool_choice=choice)
+        (call,) = first.output
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        second = await post(server, input=[output], tools=[WEATHER], previous_response_id=first.id)
+    assert [item.type for item in second.output] == ["message"]
+
+
+async def test_previous_response_id() -> None:
+    async with open_kept(SAYING) as server:
+        first = await post(server, input=[said("user", "Remember 7.")])
+        second = await post(server, input=[said("user", "Which?")], previous_response_id=first.id)
+    assert second.previous_response_id == first.id
 
 
 async def test_image_input() -> None:
