@@ -164,6 +164,10 @@ LAYERS: dict[str, str] = {
         response_object
         revival
         routing
+        safety/patterns
+        safety/policies
+        safety/secrets
+        safety/views
         scaffold
         scaffold_call
         scaffold_compaction
@@ -191,6 +195,11 @@ LAYERS: dict[str, str] = {
         items
         json_input
         keyfile
+        ledger
+        safety
+        safety/config
+        safety/expression
+        safety/verdict
         sealing
         settings
         status
