@@ -164,10 +164,14 @@ LAYERS: dict[str, str] = {
         response_object
         revival
         routing
+        safety/fake
+        safety/gate
         safety/patterns
         safety/policies
         safety/secrets
+        safety/stretch
         safety/views
+        safety/watch
         scaffold
         scaffold_call
         scaffold_compaction
