@@ -55,6 +55,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     queue_ms: float = 0.0
     route_ms: float = 0.0
     validate_ms: float = 0.0
+    classify_ms: float = 0.0
     render_ms: float = 0.0
     tokenize_ms: float = 0.0
     prefill_ms: float = 0.0

@@ -291,7 +291,7 @@ def about_input() -> Question:
 
 def test_nothing_goes_out_before_the_verdict_on_what_was_given() -> None:
     gated, one, two = Gated(), about_input(), about_input()
-    gated.gate.give([one, two])
+    gated.gate.give([], [one, two])
     gated.gate.begin_step()
     assert gated.pass_on(TextDelta("a"), STOP) == []
     gated.gate.answered(one, "pass")
@@ -304,7 +304,7 @@ def test_nothing_goes_out_before_the_verdict_on_what_was_given() -> None:
 
 def test_what_the_next_step_is_given_does_not_concern_this_one() -> None:
     gated, question = Gated(), about_input()
-    gated.gate.give([question])
+    gated.gate.give([], [question])
     assert gated.pass_on(TextDelta("a")) == [TextDelta("a")]
     gated.gate.answered(question, "block")
     assert gated.gate.stopped_by is None

@@ -108,6 +108,12 @@ LAYERS: dict[str, str] = {
         backends/worker_link
         database
         group_commit
+        ledger_database
+        ledger_journal
+        ledger_reader
+        safety/guard
+        safety/lookout
+        sqlite_ledger
         sqlite_store
         store_fake
     """,
@@ -166,6 +172,7 @@ LAYERS: dict[str, str] = {
         routing
         safety/fake
         safety/gate
+        safety/judge
         safety/patterns
         safety/policies
         safety/secrets

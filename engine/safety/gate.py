@@ -54,8 +54,10 @@ class Gate:
 
     # --- what a step is given ---
 
-    def give(self, questions: Iterable[Question]) -> None:
-        """The next step is given something that these ask about."""
+    def give(self, findings: Iterable[Finding], questions: Iterable[Question]) -> None:
+        """The next step is given something in which these were found, and which these ask about."""
+        for found in findings:
+            self._note(found)
         self._given_next.update(questions)
 
     def begin_step(self) -> None:
