@@ -113,6 +113,9 @@ LAYERS: dict[str, str] = {
         ledger_reader
         safety/guard
         safety/lookout
+        safety/model_judge
+        safety/scorer
+        safety/worker
         sqlite_ledger
         sqlite_store
         store_fake
@@ -171,6 +174,7 @@ LAYERS: dict[str, str] = {
         revival
         routing
         safety/fake
+        safety/frames
         safety/gate
         safety/judge
         safety/patterns
@@ -222,7 +226,9 @@ LAYERS: dict[str, str] = {
     """,
 }
 PURE = ("pure machines", "values")
-TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "guide", "worker", "convert")}
+TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "guide", "worker", "convert")} | {
+    "safety/scorer"
+}
 # The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
 TRIO_WEBSOCKET = {
     "server/websocket",

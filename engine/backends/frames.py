@@ -12,13 +12,14 @@ A frame is 4 bytes length (big-endian, without themselves) and a msgpack array w
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 
+T = TypeVar("T")
 _HEAD_BYTES = 4
 
 
@@ -155,8 +156,8 @@ Report = Loading | Ready | Begun | Sampled | Finished | Failed
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(frame: Command | Report) -> bytes:
-    """The frame with its length in front."""
+def encode(frame: msgspec.Struct) -> bytes:
+    """The frame, a Command or a Report here or another worker's, with its length in front."""
     body = _encoder.encode(frame)
     return len(body).to_bytes(_HEAD_BYTES, "big") + body
 
@@ -184,25 +185,28 @@ class Cutter:
             yield body
 
 
-class CommandReader:
-    """The worker's end: bytes in, commands out."""
+class FrameReader(Generic[T]):
+    """Bytes in, frames out."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
+        """decoder: of the union of the frames that may come."""
         self._cutter = Cutter()
-        self._decoder = msgspec.msgpack.Decoder(Command)
+        self._decoder = decoder
 
-    def feed(self, data: bytes | bytearray) -> list[Command]:
-        """Commands that are whole now. Raises msgspec.DecodeError for a frame that is none."""
+    def feed(self, data: bytes | bytearray) -> list[T]:
+        """Frames that are whole now. Raises msgspec.DecodeError for a frame that is none."""
         return [self._decoder.decode(body) for body in self._cutter.feed(data)]
 
 
-class ReportReader:
-    """The server's end: bytes in, reports out."""
+class CommandReader(FrameReader[Command]):
+    """The worker's end."""
 
     def __init__(self) -> None:
-        self._cutter = Cutter()
-        self._decoder = msgspec.msgpack.Decoder(Report)
+        super().__init__(msgspec.msgpack.Decoder(Command))
 
-    def feed(self, data: bytes | bytearray) -> list[Report]:
-        """Reports that are whole now. Raises msgspec.DecodeError for a frame that is none."""
-        return [self._decoder.decode(body) for body in self._cutter.feed(data)]
+
+class ReportReader(FrameReader[Report]):
+    """The server's end."""
+
+    def __init__(self) -> None:
+        super().__init__(msgspec.msgpack.Decoder(Report))

@@ -17,7 +17,20 @@ import msgspec
 import trio
 
 from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
-from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Finished, Ready, Report, Sampled, Stop
+from engine.backends.frames import (
+    Adopt,
+    Begun,
+    Command,
+    Drop,
+    Extend,
+    Failed,
+    Finished,
+    Ready,
+    Report,
+    ReportReader,
+    Sampled,
+    Stop,
+)
 from engine.backends.kv_cache import KVCache, Use
 from engine.backends.local_sequence import LocalSequence, Prompt, Sampling
 from engine.backends.worker_link import WorkerLink
@@ -46,7 +59,11 @@ class LocalBackend:
     """A Backend (see base) over one worker. Made by `open_local_backend`."""
 
     def __init__(
-        self, model: LocalModel, make_prompt: Callable[[RunSpec], Prompt], link: WorkerLink, max_kv_bytes: int
+        self,
+        model: LocalModel,
+        make_prompt: Callable[[RunSpec], Prompt],
+        link: WorkerLink[Ready, Report],
+        max_kv_bytes: int,
     ) -> None:
         self._model = model
         self._make_prompt = make_prompt
@@ -218,7 +235,7 @@ async def open_local_backend(
     argv = [*worker, str(model.folder), "--dtype", dtype]
     argv += ["--threads", str(threads)] if threads else []
     argv += ["--stop-ids", *map(str, model.stop_ids)]
-    link = WorkerLink(argv, progress)
+    link = WorkerLink(argv, progress, Ready, ReportReader)
     backend = LocalBackend(model, make_prompt, link, max_kv_bytes)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, backend)

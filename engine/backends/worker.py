@@ -21,10 +21,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
-from engine.backends.frames import Command, CommandReader, Failed, Loading, Ready, Report, encode
+import msgspec
+
+from engine.backends.frames import Command, CommandReader, Failed, FrameReader, Loading, Ready, Report, encode
 from engine.backends.jobs import Jobs
 
+T = TypeVar("T")
 _READ_BYTES = 1 << 16
 
 
@@ -35,16 +39,15 @@ class Output:
         self._fd = os.dup(1)
         os.dup2(2, 1)  # what libraries print would cut frames in two
 
-    def send(self, reports: Iterable[Report]) -> None:
+    def send(self, reports: Iterable[msgspec.Struct]) -> None:
         """Write them all. Raises BrokenPipeError when the server is gone."""
         data = memoryview(b"".join(map(encode, reports)))
         while data:
             data = data[os.write(self._fd, data) :]
 
 
-def read_commands(commands: SimpleQueue[Command]) -> None:
+def read_commands(commands: SimpleQueue[T], reader: FrameReader[T]) -> None:
     """Pass on what comes on stdin; end the process when nothing can come any more."""
-    reader = CommandReader()
     while data := os.read(0, _READ_BYTES):
         for command in reader.feed(data):
             commands.put(command)
@@ -84,7 +87,7 @@ def run(jobs: Jobs, commands: SimpleQueue[Command], output: Output) -> None:
         output.send(reports)
 
 
-def waiting(commands: SimpleQueue[Command], *, block: bool) -> Iterator[Command]:
+def waiting(commands: SimpleQueue[T], *, block: bool) -> Iterator[T]:
     """Commands that are there; with `block` at least one."""
     try:
         if block:
@@ -111,7 +114,7 @@ def main(argv: list[str], load: Callable[[argparse.Namespace, Output, float], Jo
     output = Output()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides when we end
     commands: SimpleQueue[Command] = SimpleQueue()
-    threading.Thread(target=read_commands, args=(commands,), daemon=True).start()
+    threading.Thread(target=read_commands, args=(commands, CommandReader()), daemon=True).start()
     try:
         jobs = load(args, output, began)
     except Exception as error:  # the one catch-all: whatever is wrong with the model, the server shall say it

@@ -12,11 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from subprocess import PIPE
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+import msgspec
 import trio
 
-from engine.backends.frames import Command, Failed, Loading, Ready, Report, ReportReader, encode
+from engine.backends.frames import Failed, FrameReader, Loading, encode
 from engine.errors import BackendError
 
 log = logging.getLogger(__name__)
@@ -24,29 +25,46 @@ log = logging.getLogger(__name__)
 _MAX_WAIT_S = 30.0
 
 
-class Owner(Protocol):
+ReadyT = TypeVar("ReadyT", bound=msgspec.Struct)
+ReportT = TypeVar("ReportT")
+ReadyT_contra = TypeVar("ReadyT_contra", contravariant=True)
+ReportT_contra = TypeVar("ReportT_contra", contravariant=True)
+
+
+class Owner(Protocol[ReadyT_contra, ReportT_contra]):
     """Who uses the link. Called from the link's task; must not wait."""
 
-    def worker_up(self, ready: Ready) -> None:
+    def worker_up(self, ready: ReadyT_contra) -> None:
         """A worker is there and knows nothing."""
 
     def worker_down(self, reason: str, *, was_up: bool) -> None:
         """The worker died, and everything it had is lost; `was_up` false: it could not even start."""
 
-    def worker_said(self, report: Report) -> None:
+    def worker_said(self, report: ReportT_contra) -> None:
         """A report about a job."""
 
 
-class WorkerLink:
+class WorkerLink(Generic[ReadyT, ReportT]):
     """One worker process after another. `run` for the link's whole life, in one task."""
 
-    def __init__(self, argv: Sequence[str], progress: Callable[[str, float], None]) -> None:
-        """argv: the command. progress: what is being done, and the fraction done, 0 to 1."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        progress: Callable[[str, float], None],
+        ready: type[ReadyT],
+        new_reader: Callable[[], FrameReader[ReportT]],
+    ) -> None:
+        """argv: the command. progress: what is being done, and the fraction done, 0 to 1.
+
+        ready: what the worker reports once, when it is up. new_reader: reads all that it may report.
+        """
         self._argv = list(argv)
         self._progress = progress
+        self._ready_kind = ready
+        self._new_reader = new_reader
         self._outbox: trio.MemorySendChannel[bytes] | None = None
         self._process: trio.Process | None = None
-        self._ready: Ready | None = None
+        self._ready: ReadyT | None = None
         self._failure = ""
         self._changed = trio.Event()
 
@@ -60,7 +78,7 @@ class WorkerLink:
         """The process, None while there is none."""
         return self._process.pid if self._process else None
 
-    async def wait_up(self) -> Ready:
+    async def wait_up(self) -> ReadyT:
         """Wait for a loaded model. Raises BackendError with its reason when a start has failed."""
         while not self._ready:
             if self._failure:
@@ -68,12 +86,12 @@ class WorkerLink:
             await self._changed.wait()
         return self._ready
 
-    def send(self, commands: Sequence[Command]) -> None:
+    def send(self, commands: Sequence[msgspec.Struct]) -> None:
         """Pass commands on, in order and in one piece. They are lost when no worker is up."""
         if self._outbox and commands:
             self._outbox.send_nowait(b"".join(map(encode, commands)))
 
-    async def run(self, owner: Owner) -> None:
+    async def run(self, owner: Owner[ReadyT, ReportT]) -> None:
         """Keep a worker alive until cancelled."""
         failed_starts = 0
         while True:
@@ -90,7 +108,7 @@ class WorkerLink:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _live(self, owner: Owner) -> tuple[bool, str]:
+    async def _live(self, owner: Owner[ReadyT, ReportT]) -> tuple[bool, str]:
         """One worker's life. Returns whether it was up, and why it ended."""
         sender, receiver = trio.open_memory_channel[bytes](math.inf)  # what a run may send is bounded by its context
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -110,22 +128,21 @@ class WorkerLink:
             await _end(process)
         return was_up, failure or f"exit status {process.returncode}"
 
-    async def _read(self, stream: trio.abc.ReceiveStream, owner: Owner) -> str:
+    async def _read(self, stream: trio.abc.ReceiveStream, owner: Owner[ReadyT, ReportT]) -> str:
         """Hand out reports until the worker closes its end; what it said of a failed start."""
-        reader, failure = ReportReader(), ""
+        reader, failure = self._new_reader(), ""
         async for data in stream:
             for report in reader.feed(data):
-                match report:
-                    case Loading():
-                        self._progress(f"Loading the model: {report.stage}", report.done / report.total)
-                    case Ready():
-                        self._ready = report
-                        self._notify()
-                        owner.worker_up(report)
-                    case Failed(job=0):
-                        failure = report.message
-                    case _:
-                        owner.worker_said(report)
+                if isinstance(report, Loading):
+                    self._progress(f"Loading the model: {report.stage}", report.done / report.total)
+                elif isinstance(report, self._ready_kind):
+                    self._ready = report
+                    self._notify()
+                    owner.worker_up(report)
+                elif isinstance(report, Failed) and not report.job:
+                    failure = report.message
+                else:
+                    owner.worker_said(report)
         return failure
 
 
