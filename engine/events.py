@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.item_events import ItemEvent, NumberedEvent, OutputItemAdded, OutputItemDone
 from engine.items import decode_item
+from engine.safety.verdict import Finding
 from engine.tokens import Span
 from engine.toolspec import SkippedTool
 from engine.usage import Timing, Usage
@@ -29,7 +30,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     """The response as clients read it. Every key that Open Responses requires is there, with the right type.
 
     Extensions of ours: `run_usage` (sum over steps, while `usage` is the last step's), `timing`, `keep_open`,
-    `resumable`, `skipped_tools`.
+    `resumable`, `skipped_tools`, `safety` (what policies have found).
     """
 
     id: str
@@ -72,6 +73,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     keep_open: bool = False
     resumable: bool = False
     skipped_tools: list[SkippedTool] | UnsetType = UNSET
+    safety: list[Finding] | UnsetType = UNSET
 
 
 class TimingReport(msgspec.Struct, frozen=True):

@@ -28,6 +28,15 @@ class Round:
             node = node.parent
         return [item for node in reversed(rounds) for item in (*node.given, *map(_unfolded, node.made))]
 
+    def given_last(self) -> list[Item]:
+        """What was given since the model has last finished something, in order."""
+        rounds: list[Round] = []
+        node: Round | None = self
+        while node is not None and not node.made:
+            rounds.append(node)
+            node = node.parent
+        return [item for node in reversed(rounds) for item in node.given]
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:

@@ -121,8 +121,12 @@ class Journal:
         """These items were taken for the step that begins now."""
         self._taken = items
 
-    def record(self, tokens: TokenLog, num_context_tokens: int) -> tuple[int, bytes]:
-        """The next record, after its number. Due whenever a step or the run has ended, before anything follows."""
+    def record(self, tokens: TokenLog, num_context_tokens: int, num_tokens: int | None = None) -> tuple[int, bytes]:
+        """The next record, after its number. Due whenever a step or the run has ended, before anything follows.
+
+        num_tokens: as much of the token log is to be recorded, if not all of it.
+        """
+        stop = tokens.total if num_tokens is None else num_tokens
         response = self._response
         made = response.made[self._num_made :]
         log = response.log.entries_since(self._next_seq)
@@ -135,7 +139,7 @@ class Journal:
             given=_raw_items(self._taken),
             made=[msgspec.Raw(_encode(one) if isinstance(one, FoldedItem) else encode_item(one)) for one in made],
             log=_raw_log(log[:-1] if ending else log, made),
-            spans=list(tokens.since(self._num_tokens)),
+            spans=list(tokens.since(self._num_tokens, stop)),
             open=list(response.answers.open.values()),
             digests=digests,
             along=along,
@@ -144,7 +148,7 @@ class Journal:
         )
         self._revival = None
         number, self._number = self._number, self._number + 1
-        self._taken, self._num_tokens = [], tokens.total
+        self._taken, self._num_tokens = [], stop
         self._mark()
         return number, _encode(record)
 

@@ -23,6 +23,7 @@ from engine.history import Lineage
 from engine.journal import Revival
 from engine.recorder import Recorder
 from engine.response import Response
+from engine.safety.guard import Guard
 from engine.settings import Settings
 from engine.status import Reason, Status
 from engine.tokens import Span
@@ -92,6 +93,7 @@ class Live:
         self.principal = principal
         self.lineage = Lineage(response.id)
         self.recorder: Recorder | None = None
+        self.guard: Guard | None = None
         self.revivals: list[Revival] = []
         self.withheld_from: int | None = None
         self.scope = trio.CancelScope()
@@ -156,7 +158,7 @@ class Live:
 
     def record(self) -> None:
         """A step or the run has ended: write that down, if this run is, before `notify`."""
-        if self.recorder is None or not self.recorder.record():
+        if self.recorder is None or not self.recorder.record(self.num_tokens_shown):
             return
         last = self.response.log.next - 1
         if self._settings.store_wait and self.withheld_from is None and is_terminal(self.response.log.read(last)):
@@ -293,10 +295,15 @@ class Live:
         self.response.end(reason, wall_clock())
         self.record()
 
+    @property
+    def can_be_interrupted(self) -> bool:
+        """Whether the step may stop here: a call, once begun, is carried to its end."""
+        return self.response.can_be_interrupted and (self.guard is None or self.guard.can_interrupt)
+
     def interrupt(self) -> None:
         """Somebody steers: the step may stop early, at the loop's next safe point, during prefill too."""
         self.wants_interrupt = True
-        if self.waiting is not None and self.response.can_be_interrupted:
+        if self.waiting is not None and self.can_be_interrupted:
             self.waiting.cancel("steered")
 
     def drain(self) -> None:
@@ -345,9 +352,15 @@ class Live:
         self._num_tokens = self.sequence.tokens.total
         return self.sequence
 
+    @property
+    def num_tokens_shown(self) -> int | None:
+        """How much of the sequence's token log is for others to see: what is held back as text is not. None for all."""
+        return None if self.guard is None else self.guard.num_tokens_shown
+
     def spans(self) -> list[Span]:
         """The token log of everything that the run's context has held. Empty on backends that see no tokens."""
-        return list(self.sequence.tokens.since(0, self._num_tokens))
+        stop = self.num_tokens_shown if self._num_tokens is None else self._num_tokens
+        return list(self.sequence.tokens.since(0, stop))
 
 
 def is_terminal(event: Event) -> bool:

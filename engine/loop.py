@@ -9,11 +9,12 @@ import logging
 import msgspec
 import trio
 
-from engine.backends.base import Delta, Extension, StepEnd
+from engine.backends.base import Delta, Extension, Sequence, StepEnd
 from engine.clock import now_ms, wall_clock
 from engine.compaction import summarise, window_of
 from engine.errors import BackendError, EngineError, RequestError, ServerError
 from engine.live import Live
+from engine.safety.guard import Guard
 from engine.settings import Settings
 from engine.status import Status
 from engine.usage import Timing, count_usage
@@ -40,6 +41,8 @@ async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
         if response.status is Status.IN_PROGRESS:
             live.sequence.cancel_step()
         live.end(live.end_reason)
+        if live.guard is not None:
+            live.guard.close()
         live.notify()
     await live.wait_durable()
 
@@ -65,6 +68,8 @@ async def _first_step(live: Live, prepared: Timing, settings: Settings) -> Timin
     given = _given(live, prepared, 0.0)
     if response.request.generate:
         return given
+    if live.guard is not None:
+        await live.guard.wait_settled()
     response.complete_without_sampling(count_usage(live.sequence.num_context_tokens, 0), given, wall_clock())
     return None
 
@@ -128,41 +133,50 @@ def _given(live: Live, prepared: Timing, wait_ms: float) -> Timing:
 
 async def _sample(live: Live, given: Timing, settings: Settings) -> None:
     """One step: until the model stops, or the run ends because it cannot."""
-    response, sequence = live.response, live.sequence
-    sequence.start_step(response.step_spec())
+    source = _start_step(live)
+    is_steered = False
     while True:
         deltas: list[Delta] = []
         with trio.move_on_after(settings.step_timeout_s) as live.waiting:
-            deltas = await sequence.next_deltas()
+            deltas = await source.next_deltas()
         if live.waiting.cancelled_caught and not live.wants_interrupt:
             raise BackendError("The model gave nothing for too long.")
-        for delta in deltas:
-            if isinstance(delta, StepEnd):
-                _end_step(live, delta, given)
-                return
-            response.feed(delta)
-        if live.wants_interrupt and response.can_be_interrupted:
-            _interrupt(live, given)
+        if _take_in(live, deltas, given, is_steered=is_steered):
             return
+        if live.wants_interrupt and live.can_be_interrupted and not is_steered:
+            # All that was sampled is told, so that the context holds nothing unsaid.
+            is_steered = True
+            if _take_in(live, source.interrupt(), given, is_steered=True):
+                return
         live.notify()
         # Readers first: what the backend does at the end of a step would delay events that are there already.
         await trio.lowlevel.checkpoint()
         await live.wait_drained()
 
 
-def _interrupt(live: Live, given: Timing) -> None:
-    """Stop the step where it is. All that was sampled is told, so that the context holds nothing unsaid."""
-    *rest, end = live.sequence.interrupt()
-    for delta in rest:
+def _start_step(live: Live) -> Sequence | Guard:
+    """Where the deltas of a new step are to be had: from the sequence, or from the guard before it."""
+    live.sequence.start_step(live.response.step_spec())
+    if live.guard is None:
+        return live.sequence
+    live.guard.begin_step(live.sequence)
+    return live.guard
+
+
+def _take_in(live: Live, deltas: list[Delta], given: Timing, *, is_steered: bool) -> bool:
+    """Tell what the deltas say. True when the step's end was among them."""
+    for delta in deltas:
+        if isinstance(delta, StepEnd):
+            _end_step(live, delta, given, is_steered=is_steered)
+            return True
         live.response.feed(delta)
-    assert isinstance(end, StepEnd)
-    _end_step(live, end, given, is_steered=True)
+    return False
 
 
-def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool = False) -> None:
+def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool) -> None:
     response = live.response
     if response.request.wants_tokens:
-        response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen)))
+        response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen, live.num_tokens_shown)))
         live.tokens_seen = live.sequence.tokens.total
     response.end_step(end, given + end.timing, wall_clock(), is_steered=is_steered)
     live.record()

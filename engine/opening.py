@@ -177,7 +177,7 @@ def open_given(items: list[Item], given: list[Item], sealer: Sealer) -> list[Ite
     try:
         return open_items(items, sealer)
     except RequestError as error:
-        raise _on_input(error, items, given) from error
+        raise on_input(error, items, given) from error
 
 
 async def prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) -> Extension:
@@ -185,10 +185,11 @@ async def prepare(sequence: Sequence, new_items: list[Item], given: list[Item]) 
     try:
         return await sequence.prepare(new_items)
     except RequestError as error:
-        raise _on_input(error, new_items, given) from error
+        raise on_input(error, new_items, given) from error
 
 
-def _on_input(error: RequestError, new_items: list[Item], given: list[Item]) -> RequestError:
+def on_input(error: RequestError, new_items: list[Item], given: list[Item]) -> RequestError:
+    """The error with its path, from `[i]` on, turned from the new items to the ones the client sent."""
     if error.param is None or not error.param.startswith("["):
         error.param = error.param or "input"
         return error

@@ -5,6 +5,7 @@ import msgspec
 from engine.backends.base import ToolChoice
 from engine.events import TimingReport
 from engine.items import Message
+from engine.safety.verdict import Finding, merged
 from engine.status import Status
 from engine.usage import Timing, Usage, rounded
 
@@ -12,7 +13,8 @@ from engine.usage import Timing, Usage, rounded
 class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run's counters, choices and marks. `usage` and `timing` are those of the step that has just ended.
 
-    messages: what the client said for the next step. is_step_whole: nothing cut the newest step short.
+    messages: what the client said for the next step. is_step_whole: nothing cut the newest step short. findings: what
+    policies have found in what the run was given and made.
     """
 
     choice: ToolChoice
@@ -26,10 +28,15 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_timing: Timing = Timing()
     messages: list[Message] = []
     unsolicited_from: int | None = None
+    findings: tuple[Finding, ...] = ()  # one for all runs in which nothing was found, as a list would not be
 
-    def step_ended(self, usage: Usage, timing: Timing) -> None:
-        """Account a step that is whole; its cost shows in the next terminal event."""
-        self.is_step_whole = True
+    def note(self, found: Finding) -> None:
+        """A policy has found something."""
+        self.findings = tuple(merged(self.findings, [found]))
+
+    def step_ended(self, usage: Usage, timing: Timing, *, is_whole: bool = True) -> None:
+        """Account a step; its cost shows in the next terminal event. is_whole: all that it made was told."""
+        self.is_step_whole = is_whole
         self.usage = usage
         self.run_usage += usage
         self.run_timing += timing

@@ -30,12 +30,15 @@ class Recorder:
         """These items were taken for the step that begins now."""
         self._journal.took(items)
 
-    def record(self) -> bool:
-        """A step or the run has ended. False when that was recorded before, or nothing more is."""
+    def record(self, num_tokens: int | None = None) -> bool:
+        """A step or the run has ended. False when that was recorded before, or nothing more is.
+
+        num_tokens: as much of the token log is for others to see, if not all of it.
+        """
         if self._is_over:
             return False
         self._is_over = not self._response.is_open
-        record = self._journal.record(self._sequence.tokens, self._sequence.num_context_tokens)
+        record = self._journal.record(self._sequence.tokens, self._sequence.num_context_tokens, num_tokens)
         self._store.put_step(self._response.id, *record)
         return True
 

@@ -228,7 +228,7 @@ class Response:
         )
         self._log_joined()
         self.progress.num_steps += 1
-        self.progress.step_ended(end.usage, timing)
+        self.progress.step_ended(end.usage, timing, is_whole=end.reason != "content_filter")
         if end.reason != "stop":
             self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
         elif self._answers.open or self.progress.messages:

@@ -43,6 +43,7 @@ def object_of(
         usage=so_far.usage,
         run_usage=so_far.run_usage if so_far.num_steps or so_far.usage else msgspec.UNSET,
         timing=so_far.timing,
+        safety=list(so_far.findings) or msgspec.UNSET,
         **changes,
     )
 

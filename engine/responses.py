@@ -34,10 +34,13 @@ from engine.request import Lifecycle, RunRequest
 from engine.response import Response
 from engine.routing import apply_route
 from engine.run_table import RunTable
+from engine.safety.guard import Looked
+from engine.safety.lookout import Lookout
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
 from engine.tokens import Span
+from engine.vetting import look_at_append, look_at_start, open_guard
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +62,12 @@ class Responses:
         nursery: trio.Nursery,
         sealer: Sealer,
         store: Store | None = None,
+        lookout: Lookout | None = None,
     ) -> None:
         self.backend = backend
         self.conversations = Conversations(store, sealer) if store is not None else None
         self.sealer = sealer
+        self._lookout = lookout
         self._settings = settings
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
         self._taking_up = trio.Lock()
@@ -114,6 +119,7 @@ class Responses:
         request = self._with_store(request, before)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
+        looked = await look_at_start(self._lookout, request, given, before)
         response_id = mint_id("resp")
         opened = open_sequence(self.backend, request, response_id, before)
         try:
@@ -139,9 +145,10 @@ class Responses:
             wall_clock(),
             before.response if before else None,
             self.sealer,
+            keeps_items=self._lookout is not None and self._lookout.sees_history,
         )
         response.answers.answered(checked.answered)
-        live = self._start(response, principal, opened, extension)
+        live = self._start(response, principal, opened, extension, looked)
         if before is not None:
             live.lineage = before.followed_by(response_id)
         return live
@@ -217,11 +224,14 @@ class Responses:
             raise RequestError("A response in the background has to be stored; this one cannot be.", param="background")
         return msgspec.structs.replace(request, echo=msgspec.structs.replace(echo, store=is_stored))
 
-    def _start(self, response: Response, principal: str, opened: Opened, extension: Extension) -> Live:
+    def _start(
+        self, response: Response, principal: str, opened: Opened, extension: Extension, looked: Looked | None
+    ) -> Live:
         archive = self._archive if response.is_stored else None
         if archive is not None:
             archive.begin(response, principal, opened)
         live = Live(response, opened.sequence, self._settings, principal)
+        live.guard = open_guard(self._lookout, response, looked)
         live.tokens_seen = live.sequence.tokens.total
         live.sequence.commit(extension)
         response.start()
@@ -285,6 +295,7 @@ class Responses:
             self.runs.admit(principal)
             if not self._archive.take_up(live, revived):
                 raise _not_found(response_id)
+            live.guard = open_guard(self._lookout, live.response)
             self.runs.carry_soon(live, None)
             return live
 
@@ -343,8 +354,9 @@ class Responses:
         batch = response.check(items)
         live.validate_ms += now_ms() - started_ms
         new_items = response.peek_new_items(batch)
-        extension = None
+        extension, looked = None, None
         while (batch.answers or batch.messages) and extension is None:
+            looked = await look_at_append(self._lookout, response, batch, items)
             prepared = await prepare(live.sequence, new_items, items)
             # While a long output was tokenised the run may have moved on, or another connection have answered.
             batch = response.check(items)
@@ -352,6 +364,8 @@ class Responses:
             extension = prepared if new_items == before else None
         if batch.parts:
             live.postpone(self._settings.pause_ttl_s)
+        if live.guard is not None and looked is not None:
+            live.guard.took(looked)
         if response.commit(batch, choice):
             live.extension = extension
             live.resume()

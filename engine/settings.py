@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from engine.data_folder import data_folder
+from engine.safety.config import PolicyList
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -84,6 +85,15 @@ class Settings(BaseSettings):
     event_names: EventNames = Field(
         "openai", description="whose names raw reasoning events have: reasoning_text.* or, open_responses, reasoning.*"
     )
+
+    # what it looks for
+    policies: PolicyList = Field([], description="what is looked for in inputs and outputs, one [[policies]] each")
+    safety_timeout_s: Seconds = Field(10, description="for a classifier model's verdict on one text")
+    safety_fails: Literal["closed", "open"] = Field(
+        "closed", description="whether what no classifier could look at ends the run, or passes and is recorded"
+    )
+    safety_threads: Count = Field(1, description="threads of each classifier model")
+    safety_history: bool = Field(False, description="true: everything before is looked at again each turn (benches)")
 
     # what it keeps
     store: Literal["sqlite", "none"] = Field("sqlite", description="where stored responses and conversations go")

@@ -1,7 +1,7 @@
 """A server without sockets for tests: memory streams in, WebSocket clients out, a scenario as its model."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,9 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from engine.backends.base import Backend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
+from engine.safety.configured import make_lookout
+from engine.safety.judge import Judge
+from engine.safety.policies import compile_policies
 from engine.sealing import KEY_BYTES
 from engine.server.app import App, open_app
 from engine.settings import Settings
@@ -110,17 +113,20 @@ async def open_served(
     backend: Backend | None = None,
     store: Store | None = None,
     key: bytes = bytes(KEY_BYTES),
+    judges: Mapping[str, Judge] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise.
 
     store: where it keeps what is stored, so that another one may find it; without it, nothing is. key: what it seals
-    with then.
+    with then. judges: of the models that its policies ask for.
     """
     backend = backend or ScriptBackend([parse_scenario(scenario)])
     settings.setdefault("lifecycle", "append")
+    chosen = Settings(**settings)
+    lookout = make_lookout(chosen, compile_policies(chosen.policies), judges or {})
     async with (
-        open_app(backend, Settings(**settings), key if store is not None else None, store) as app,
+        open_app(backend, chosen, key if store is not None else None, store, lookout) as app,
         trio.open_nursery() as nursery,
     ):
         yield Served(app, nursery)

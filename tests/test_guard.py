@@ -67,6 +67,12 @@ class Guarded:
         self.guard.begin_step(self.sequence)
         return self.guard
 
+    async def some(self) -> list[Delta]:
+        """The next deltas, at least one."""
+        while not (deltas := await self.guard.next_deltas()):
+            pass
+        return deltas
+
     async def rest(self) -> list[Delta]:
         """All deltas up to the step's end."""
         deltas: list[Delta] = []
@@ -91,8 +97,10 @@ async def test_what_is_clean_comes_as_it_would_from_the_sequence(autojump_clock:
     deltas = await guarded.rest()
     assert text_of(deltas) == "One two sk-0123456789 three."
     assert end_of(deltas).reason == "stop"
-    await guarded.begin(user("on"))
+    guard = await guarded.begin(user("on"))
+    assert guard.num_tokens_shown is not None
     assert text_of(await guarded.rest()) == "Next."
+    assert guard.num_tokens_shown is None
 
 
 async def test_a_block_stops_sampling_and_says_what_it_took(autojump_clock: Any) -> None:
@@ -123,7 +131,7 @@ async def test_the_model_samples_while_the_input_is_looked_at(autojump_clock: An
     guarded = Guarded(judges=[judged()])
     guard = await guarded.begin(user("go"))
     with trio.move_on_after(4.9) as waiting:  # the script takes less
-        await guard.next_deltas()
+        await guarded.some()
     assert waiting.cancelled_caught
     guarded.judge.answer(GOOD)
     before = trio.current_time()
@@ -140,7 +148,7 @@ async def test_a_verdict_wakes_who_waits_for_the_model(autojump_clock: Any) -> N
 
         async def expect_refusal() -> None:
             with pytest.raises(RequestError, match="The input was refused by the policy 'judge'") as caught:
-                await guard.next_deltas()
+                await guarded.some()
             assert caught.value.code == "invalid_prompt"
 
         nursery.start_soon(expect_refusal)
@@ -163,7 +171,8 @@ async def test_an_early_output_is_the_next_steps_business(autojump_clock: Any) -
     guarded.judge.answer(GOOD)
     assert end_of(await guarded.rest()).reason == "stop"
     with pytest.raises(RequestError, match="A tool's output was refused"):
-        await (await guarded.begin()).next_deltas()
+        await guarded.begin()
+        await guarded.some()
 
 
 async def test_who_samples_nothing_waits_for_the_verdict_all_the_same(autojump_clock: Any) -> None:
@@ -191,7 +200,7 @@ async def test_a_judge_that_hangs_ends_the_run_after_the_time_limit(autojump_clo
     guarded = Guarded(judges=[judged()])
     guard = await guarded.begin(user("go"))
     with pytest.raises(ServerError, match="could not be made"):
-        await guard.next_deltas()
+        await guarded.some()
     assert trio.current_time() == 5
     assert guarded.judge.withdrawn == ["go"]
 
@@ -211,7 +220,7 @@ async def test_a_judge_that_is_lost_ends_the_run(autojump_clock: Any) -> None:
     guard = await guarded.begin(user("go"))
     guarded.judge.answer(None)
     with pytest.raises(ServerError):
-        await guard.next_deltas()
+        await guarded.some()
 
 
 async def test_nobody_waits_for_answers_when_the_run_is_over() -> None:
@@ -229,7 +238,7 @@ async def test_a_step_that_is_interrupted_tells_what_was_cleared_and_ends_when_a
     guarded = Guarded(KEYS, judges=[judged()._replace(on=frozenset({"output"}))])
     guard = await guarded.begin(user("go"))
     with trio.move_on_after(0.25):
-        await guard.next_deltas()
+        await guarded.some()
     assert guard.can_interrupt
     assert guard.interrupt() == []
     assert not guard.can_interrupt
@@ -248,9 +257,9 @@ steps: [{call: {name: look, arguments: {a: "long enough to take a while"}}}]
 """
     guarded = Guarded(KEYS, script=script)
     guard = await guarded.begin(user("go"))
-    await guard.next_deltas()
+    await guarded.some()
     with trio.move_on_after(0.3):
-        await guard.next_deltas()
+        await guarded.some()
     assert not guard.can_interrupt
 
 

@@ -33,11 +33,21 @@ def test_two_rounds_may_follow_one() -> None:
     assert other.items() == [user("a"), user("c")]
 
 
+def test_what_was_given_last_is_all_since_the_model_has_finished_something() -> None:
+    first = Round(None, [user("a")], [CALL])
+    second = Round(first, [user("b")])
+    third = Round(second, [user("c"), user("d")])
+    assert first.given_last() == []
+    assert third.given_last() == [user("b"), user("c"), user("d")]
+    third.made.append(CALL)
+    assert third.given_last() == []
+
+
 def test_a_long_history_is_no_deep_recursion() -> None:
     node = None
     for number in range(20_000):
         node = Round(node, [user(str(number))])
-    assert len(node.items()) == 20_000
+    assert len(node.items()) == len(node.given_last()) == 20_000
     del node  # nor is letting go of it
 
 

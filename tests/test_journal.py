@@ -2,9 +2,11 @@
 
 import random
 
+import msgspec
 import pytest
 
-from engine.journal import encode_start
+from engine.journal import Journal, StepRecord, encode_start
+from engine.tokens import TokenLog
 from tests.journaled import JournaledRun
 from tests.machines import WEATHER, Run, call, output
 
@@ -34,6 +36,16 @@ def test_output_is_not_repeated_at_the_end() -> None:
     run = long_run(30)
     assert len(run.live[-1]) > 30_000
     assert len(run.records[-1]) < 3000
+
+
+def test_tokens_that_are_not_to_be_seen_are_not_recorded_and_the_next_record_begins_with_what_follows() -> None:
+    tokens, journal = TokenLog(), Journal(long_run(1).response, 0)
+    tokens.give([1, 2])
+    tokens.sample([3, 4])
+    first = msgspec.json.decode(journal.record(tokens, 4, 2)[1], type=StepRecord)
+    assert [span.ids for span in first.spans] == [[1, 2]]
+    second = msgspec.json.decode(journal.record(tokens, 4)[1], type=StepRecord)
+    assert [span.ids for span in second.spans] == [[3, 4]]
 
 
 def test_first_record_is_written_before_the_run_starts() -> None:

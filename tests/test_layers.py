@@ -83,6 +83,7 @@ LAYERS: dict[str, str] = {
         references
         responses
         run_table
+        vetting
     """,
     "loop": """
         compaction
@@ -111,6 +112,7 @@ LAYERS: dict[str, str] = {
         ledger_database
         ledger_journal
         ledger_reader
+        safety/configured
         safety/guard
         safety/lookout
         safety/model_judge

@@ -12,8 +12,6 @@ import trio
 from engine.errors import BackendError
 from engine.safety.model_judge import ModelJudge, open_model_judge
 from engine.safety.policies import Scores
-from engine.safety.scorer import load_scorer
-from tests.tiny_classifier import LABELS, save_classifier
 
 FAKE = (sys.executable, "-m", "tests.fake_scorer")
 TIMEOUT_S = 60
@@ -107,18 +105,6 @@ async def test_a_model_without_a_label_that_is_asked_for_is_no_judge(folder: Pat
             await judge.wait_ready()
         assert not judge.is_ready
         assert await Answer(judge, "good").wait() is None
-
-
-async def test_a_model_in_a_real_worker_says_what_it_says_here(tmp_path: Path) -> None:
-    save_classifier(tmp_path)
-    stages: list[str] = []
-    worker = (sys.executable, "-m", "engine.safety.worker")
-    async with opened(tmp_path, LABELS, worker=worker, progress=lambda what, _: stages.append(what)) as judge:
-        await judge.wait_ready()
-        scores = await Answer(judge, "the day was bad").wait()
-    here = load_scorer(tmp_path, threads=1, progress=lambda *stage: None).score("the day was bad")
-    assert scores == pytest.approx(here, abs=1e-5)
-    assert "Loading the model: weights" in stages
 
 
 async def test_a_folder_without_weights_is_reported(folder: Path) -> None:

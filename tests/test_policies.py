@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from engine.safety.config import Policy
+from engine.safety.config import Policy, PolicyList
 from engine.safety.expression import parse_expression
 from engine.safety.patterns import Patterns, Scan
 from engine.safety.policies import Judged, Policies, compile_policies
@@ -84,8 +84,14 @@ def test_what_is_wrong_with_a_policy_is_said(changes: dict[str, Any], message: s
 
 
 def test_two_policies_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two policies are named 'keys'"):
-        compiled({"name": "keys", "kind": "secrets"}, {"name": "keys", "kind": "secrets"})
+    with pytest.raises(ValidationError, match="two policies are named 'keys'"):
+        TypeAdapter(PolicyList).validate_python([{"name": "keys", "kind": "secrets"}] * 2)
+
+
+def test_policies_that_are_too_large_for_re2_are_refused() -> None:
+    patterns = [f"[a-z]{{1,1000}}{number}[A-Z]{{1,1000}}" for number in range(200)]
+    with pytest.raises(ValueError, match="pattern too large"):
+        compiled({"name": "words", "kind": "patterns", "patterns": patterns})
 
 
 # --- secrets -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from engine.backends.base import Backend
 from engine.backends.router import Router
 from engine.commands.backend import choose_backend
 from engine.errors import BackendError, EngineError
+from engine.safety.configured import open_lookout
 from engine.server.app import serve
 from engine.settings import ModelDefaults, ModelSettings, Settings, load
 
@@ -107,16 +108,17 @@ def serve_command(settings: Settings, read_again: Callable[[], Settings] | None 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(stderr=True)
     try:
-        backend, announcer = choose_backend(settings, Stages(console).report), Announcer(settings.host, console)
+        stages, announcer = Stages(console), Announcer(settings.host, console)
         on_hangup = None if read_again is None else partial(_reload, read_again)
         trio.run(
             partial(
                 serve,
-                backend,
+                choose_backend(settings, stages.report),
                 settings,
                 on_listening=announcer.listening,
                 on_ready=announcer.ready,
                 on_hangup=on_hangup,
+                open_lookout=open_lookout(settings, stages.report),
             )
         )
     except* (EngineError, ValueError) as group:

@@ -61,3 +61,13 @@ class ModelPolicy(_Policy):
 
 
 Policy = Annotated[PatternsPolicy | SecretsPolicy | ModelPolicy, Field(discriminator="kind")]
+
+
+def _distinct(policies: list[Policy]) -> list[Policy]:
+    names = [policy.name for policy in policies]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"two policies are named {min(twice)!r}")
+    return policies
+
+
+PolicyList = Annotated[list[Policy], AfterValidator(_distinct)]

@@ -44,30 +44,27 @@ class _Part(NamedTuple):
 
 def parse_expression(pattern: str) -> Expression:
     """The pattern taken apart. Raises ValueError that says what is wrong with it, and where."""
-    _compile(pattern)
+    compile_source(pattern)
     parser = _Parser(pattern)
     part = parser.alternatives()
     parser.expect_end()
-    if _compile(part.bare).fullmatch(""):
+    if compile_source(part.bare).fullmatch(""):
         raise ValueError(f"{pattern!r} matches the empty text")
-    _compile(part.beginnings)
+    compile_source(part.beginnings)
     return Expression(part.source, part.longest, part.beginnings, part.has_boundary)
 
 
-def quiet_options(*, ignore_case: bool = False) -> re2.Options:
-    """RE2's options, with errors raised and not printed as well."""
+def compile_source(source: str, *, ignore_case: bool = False) -> "re2._Regexp":
+    """RE2's form of a source. Raises ValueError with RE2's reason."""
     options = re2.Options()
     options.log_errors = False
     options.case_sensitive = not ignore_case
-    return options
-
-
-def _compile(source: str) -> "re2._Regexp":
     try:
-        return re2.compile(source, quiet_options())
+        return re2.compile(source, options)
     except re2.error as error:
         reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"{source!r}: {reason}") from error
+        shown = source if len(source) < 200 else f"{source[:200]}…"
+        raise ValueError(f"{shown!r}: {reason}") from error
 
 
 class _Parser:

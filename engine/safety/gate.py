@@ -43,11 +43,6 @@ class Gate:
         return self._given | self._asked
 
     @property
-    def has_end(self) -> bool:
-        """Whether the step's end has gone in, so that only verdicts are waited for."""
-        return bool(self._queue) and isinstance(self._queue[-1], StepEnd)
-
-    @property
     def holds_call(self) -> bool:
         """Whether there is a call that the client knows nothing of, or not all."""
         return self._is_in_call or any(isinstance(entry, CallStart | CallEnd) for entry in self._queue)

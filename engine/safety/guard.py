@@ -45,7 +45,8 @@ class Guard:
 
     def __init__(self, gate: Gate, judges: Mapping[str, Judge], timeout_s: float) -> None:
         """judges: by their models. timeout_s: for each answer of theirs."""
-        self.num_tokens_shown = 0  # of the sequence's log: what is held back there is not for anybody's eyes
+        # Of the sequence's log, None for all: what is held back as text is not for anybody's eyes there either.
+        self.num_tokens_shown: int | None = None
         self._gate = gate
         self._judges = judges
         self._timeout_s = timeout_s
@@ -53,6 +54,7 @@ class Guard:
         self._waiting: trio.CancelScope | None = None
         self._sequence: Sequence | None = None
         self._end: StepEnd | None = None
+        self._cleared: list[Delta] = []
         self._took_ms = 0.0
         self._took_next_ms = 0.0
 
@@ -83,17 +85,18 @@ class Guard:
         self.num_tokens_shown = sequence.tokens.total
 
     async def next_deltas(self) -> list[Delta]:
-        """What the sequence's would give, as far as it may go out: at least one delta.
+        """What the sequence's would give, as far as it may go out: empty when the model has gone on, and is held back.
 
         When something made is blocked, a StepEnd of `content_filter` is what comes next. Raises RequestError
         (`invalid_prompt`) when something given is, ServerError when nobody could look and that counts as blocked.
         """
         while True:
-            if self._gate.stopped_by is not None:
-                return [self._stop(self._gate.stopped_by)]
             if deltas := self._take():
                 return deltas
-            await self._wait()
+            if self._gate.stopped_by is not None:
+                return [self._stop(self._gate.stopped_by)]
+            if await self._wait():
+                return self._take()
 
     @property
     def can_interrupt(self) -> bool:
@@ -115,9 +118,9 @@ class Guard:
     # --- inside ---
 
     def _take(self) -> list[Delta]:
-        deltas = self._gate.take()
-        if deltas and isinstance(end := deltas[-1], StepEnd) and self._sequence is not None:
-            self.num_tokens_shown = self._sequence.tokens.total
+        deltas, self._cleared = [*self._cleared, *self._gate.take()], []
+        if deltas and isinstance(end := deltas[-1], StepEnd):
+            self.num_tokens_shown = None
             deltas[-1] = self._timed(end)
         return deltas
 
@@ -135,8 +138,8 @@ class Guard:
         assert isinstance(end, StepEnd)
         return self._timed(StepEnd("content_filter", end.usage, end.timing))
 
-    async def _wait(self) -> None:
-        """Wait for the model or a verdict, whichever comes first."""
+    async def _wait(self) -> bool:
+        """Wait for the model or a verdict, whichever comes first. Whether it was the model, and it may go on."""
         began, deltas = now_ms(), list[Delta]()
         deadline = min((asked.deadline for asked in self._asked.values()), default=math.inf)
         with trio.CancelScope(deadline=deadline) as self._waiting:
@@ -148,6 +151,7 @@ class Guard:
             self._took_ms += now_ms() - began
         self._feed(deltas)
         self._expire()
+        return bool(deltas) and self._gate.stopped_by is None
 
     def _feed(self, deltas: list[Delta]) -> None:
         began = now_ms()
@@ -155,6 +159,7 @@ class Guard:
             if isinstance(delta, StepEnd):
                 self._end = delta
             self._gate.feed(delta)
+            self._cleared += self._gate.take()  # at once, so that a batch that ends badly begins as it would have
         self._took_ms += now_ms() - began
         self._ask_all()
 

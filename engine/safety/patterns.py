@@ -8,9 +8,8 @@ match. So it makes no difference where a text was cut.
 from collections.abc import Sequence
 
 import msgspec
-import re2
 
-from engine.safety.expression import Expression, quiet_options
+from engine.safety.expression import Expression, compile_source
 
 
 class Scan(msgspec.Struct, frozen=True, gc=False):
@@ -30,15 +29,17 @@ class Scan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Patterns:
-    """Several patterns as one. `longest`: characters that it takes at most to know whether there is a match."""
+    """Several patterns as one. `longest`: characters that it takes at most to know whether there is a match.
+
+    Raises ValueError when together they are too large for RE2.
+    """
 
     def __init__(self, expressions: Sequence[Expression], *, ignore_case: bool = False) -> None:
-        options = quiet_options(ignore_case=ignore_case)
         self._has_boundary = any(expression.has_boundary for expression in expressions)
         self.longest = max(expression.longest for expression in expressions) + self._has_boundary
-        self._whole = re2.compile("|".join(expression.source for expression in expressions), options)
-        beginnings = "|".join(expression.beginnings for expression in expressions)
-        self._beginning = re2.compile(rf"(?:{beginnings})\z", options)
+        self._whole = compile_source("|".join(one.source for one in expressions), ignore_case=ignore_case)
+        beginnings = "|".join(one.beginnings for one in expressions)
+        self._beginning = compile_source(rf"(?:{beginnings})\z", ignore_case=ignore_case)
 
     def scan(self, before: Scan, text: str, *, is_last: bool) -> Scan:
         """What is known with this text behind it; `is_last`: nothing comes after it. A match ends the search."""

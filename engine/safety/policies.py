@@ -77,11 +77,8 @@ class Policies:
 
 
 def compile_policies(configured: Iterable[Policy]) -> Policies:
-    """The policies that people wrote, made ready. Raises ValueError for two of the same name."""
+    """The policies that people wrote, made ready. Raises ValueError for one that is too large as a whole."""
     policies = list(configured)
-    names = [policy.name for policy in policies]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"two policies are named {min(twice)!r}")
     classifiers = [_classifier(policy) for policy in policies if not isinstance(policy, ModelPolicy)]
     judged = [
         Judged(policy.name, policy.on, policy.action, policy.model, policy.labels, policy.stride_chars)

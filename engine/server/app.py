@@ -1,13 +1,13 @@
 """The server: one listener, everything that must outlive it opened around it.
 
-Lifetimes nest: store > backend > responses > listener > connections. SIGTERM and SIGINT close the listener, drain the
-runs, let connections flush and close them; leaving the blocks is the whole shutdown.
+Lifetimes nest: store > backend > classifiers > responses > listener > connections. SIGTERM and SIGINT close the
+listener, drain the runs, let connections flush and close them; leaving the blocks is the whole shutdown.
 """
 
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
@@ -18,6 +18,7 @@ from engine.backends.base import Backend
 from engine.errors import BackendError, ServerError
 from engine.keyfile import load_key
 from engine.responses import Responses
+from engine.safety.lookout import Lookout
 from engine.sealing import Sealer, new_key
 from engine.server.contents import ContentRoutes
 from engine.server.conversations import ConversationRoutes
@@ -38,8 +39,9 @@ log = logging.getLogger(__name__)
 class App:
     """The parts of a running server."""
 
-    def __init__(self, responses: Responses, settings: Settings) -> None:
+    def __init__(self, responses: Responses, settings: Settings, lookout: Lookout | None = None) -> None:
         self.responses = responses
+        self._lookout = lookout
         self._settings = settings
         self._closing = trio.Event()
         self._num_connections = 0
@@ -51,9 +53,14 @@ class App:
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
-        backend = self.responses.backend
-        unready = "draining" if self.responses.is_draining else None if backend.is_ready else "the model is loading"
-        return Service(tuple(backend.models()), unready)
+        return Service(tuple(self.responses.backend.models()), self._unready())
+
+    def _unready(self) -> str | None:
+        if self.responses.is_draining:
+            return "draining"
+        if not self.responses.backend.is_ready:
+            return "the model is loading"
+        return None if self._lookout is None or self._lookout.is_ready else "a classifier is loading"
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """One connection, from its first byte to its end. Never raises but Cancelled."""
@@ -80,14 +87,20 @@ class App:
 
 @asynccontextmanager
 async def open_app(
-    backend: Backend, settings: Settings, key: bytes | None = None, store: Store | None = None
+    backend: Backend,
+    settings: Settings,
+    key: bytes | None = None,
+    store: Store | None = None,
+    lookout: Lookout | None = None,
 ) -> AsyncIterator[App]:
     """A server without a listener; tests give it streams of their own.
 
     key: what it seals with; without one, what it has sealed is lost with it. store: without one it keeps nothing.
+    lookout: without one nothing is looked at.
     """
     async with trio.open_nursery() as runs:
-        yield App(Responses(backend, settings, runs, Sealer(key or new_key()), store), settings)
+        responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, lookout)
+        yield App(responses, settings, lookout)
         runs.cancel_scope.cancel("the server stops")
 
 
@@ -98,12 +111,14 @@ async def serve(
     on_listening: Callable[[int], None],
     on_ready: Callable[[BackendError | None], None],
     on_hangup: Callable[[Backend], Awaitable[None]] | None = None,
+    open_lookout: AbstractAsyncContextManager[Lookout | None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
     waiting for a model to load, or with what has kept one from loading. on_hangup: is called on SIGHUP, once at a time;
-    without it that signal keeps its meaning, which is to end the process.
+    without it that signal keeps its meaning, which is to end the process. open_lookout: what looks at inputs and
+    outputs.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
     KeyFileError, StoreUnusable.
     """
@@ -112,7 +127,8 @@ async def serve(
     async with (
         open_store(settings) as store,
         open_backend as backend,
-        open_app(backend, settings, key, store) as app,
+        open_lookout or nullcontext() as lookout,
+        open_app(backend, settings, key, store, lookout) as app,
     ):
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:
@@ -122,7 +138,7 @@ async def serve(
                     if on_hangup is not None:
                         await loading.start(_obey_hangups, backend, on_hangup)
                     on_listening(listeners[0].socket.getsockname()[1])
-                    loading.start_soon(_report_ready, backend, on_ready)
+                    loading.start_soon(_report_ready, backend, lookout, on_ready)
                     await _wait_for(signals)
                     loading.cancel_scope.cancel("the server stops")
                 listening.cancel("the server stops")
@@ -132,9 +148,13 @@ async def serve(
                     stopping.cancel_scope.cancel("drained")
 
 
-async def _report_ready(backend: Backend, on_ready: Callable[[BackendError | None], None]) -> None:
+async def _report_ready(
+    backend: Backend, lookout: Lookout | None, on_ready: Callable[[BackendError | None], None]
+) -> None:
     try:
         await backend.wait_ready()
+        if lookout is not None:
+            await lookout.wait_ready()
     except BackendError as error:
         on_ready(error)
     else:
