@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from engine.backends.pretrained import DEFAULT_MODEL
-from engine.commands.bench import memory_command, stream_command, turn_command
+from engine.commands.bench import memory_command, phases_command, stream_command, turn_command
 from engine.commands.compare import compare_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.run import run_command
@@ -157,6 +157,18 @@ def bench_turn(
 ) -> None:
     """From an append to the first event of the next step, at histories from 1,000 tokens on."""
     turn_command(turns=turns, control_turns=control_turns, longest=longest, as_json=as_json)
+
+
+@bench.command("phases")
+def bench_phases(
+    turns: Annotated[int, typer.Option(min=4, help="turns of one run")] = 1_000,
+    control_turns: Annotated[
+        int, typer.Option(min=4, help="turns of the control that looks at everything again")
+    ] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Validating, classifying, rendering, recording: the time of each by the turn's number."""
+    phases_command(turns=turns, control_turns=control_turns, as_json=as_json)
 
 
 @bench.command("stream")

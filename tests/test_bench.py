@@ -11,6 +11,8 @@ from wsproto.events import AcceptConnection, CloseConnection, Request
 from engine.bench.budgets import Figure
 from engine.bench.memory import MemoryFigures
 from engine.bench.memory import budgets as memory_budgets
+from engine.bench.phases import PHASES, PhaseFigures, bench_phases
+from engine.bench.phases import budgets as phase_budgets
 from engine.bench.processes import open_peer
 from engine.bench.sockets import open_socket
 from engine.bench.turn import TurnFigures, bench_turn, budgets, histories_up_to
@@ -64,6 +66,20 @@ def test_longest_history_is_always_measured(longest: int, histories: list[int]) 
     assert histories_up_to(longest) == histories
 
 
+def test_a_phase_is_to_be_flat_and_to_grow_with_its_switch_on() -> None:
+    figures = [
+        PhaseFigures("classify", False, 1_000, 0.1, 0.11),
+        PhaseFigures("after inference", False, 1_000, 0.0, 0.0),
+        PhaseFigures("classify", True, 200, 0.1, 0.4),
+        PhaseFigures("validate", True, 200, 0.1, 0.1),
+    ]
+    assert [figure.row() for figure in phase_budgets(figures)] == [
+        ["classify: last over first of 1,000 turns", "1.10", "≤ 1.20", "met"],
+        ["after inference: last over first of 1,000 turns", "–", "≤ 1.20", "nothing happens in it"],
+        ["classify, all again each turn: last over first of 200 turns", "4.00", "> 1.20", "met"],
+    ]
+
+
 def test_budget_for_memory_is_for_runs_of_one_size() -> None:
     assert [figure.verdict for figure in memory_budgets(MemoryFigures(9, 4_000, 70_000, 10_000, 60_001, 1))] == [
         "missed"
@@ -84,6 +100,18 @@ async def test_turn_measures_each_history_and_the_control_once_per_history(tmp_p
         assert [figures.cached for figures in seen] == cached
         assert len({figures.history_tokens for figures in seen}) == len(histories)
         assert len(result["budgets"]) == 4
+
+
+async def test_phases_are_measured_with_and_without_the_switches(tmp_path) -> None:
+    folder = save_format(tmp_path / "model")
+    seen: list[PhaseFigures] = []
+    result = await bench_phases(8, 4, seen.append, tokenizer=str(folder))
+    assert [(figures.phase, figures.switched, figures.turns) for figures in seen] == [
+        *((phase, False, 8) for phase in PHASES),
+        *((phase, True, 4) for phase in PHASES),
+    ]
+    assert all(figures.first_ms > 0 for figures in seen if figures.phase == "classify")
+    assert len(result["budgets"]) == 6
 
 
 def test_stream_prints_its_budget_and_one_json_line(capsys) -> None:

@@ -129,7 +129,7 @@ async def test_the_tokens_of_a_step_that_was_stopped_are_not_shown(autojump_cloc
 
 async def test_the_model_samples_while_the_input_is_looked_at(autojump_clock: Any) -> None:
     guarded = Guarded(judges=[judged()])
-    guard = await guarded.begin(user("go"))
+    await guarded.begin(user("go"))
     with trio.move_on_after(4.9) as waiting:  # the script takes less
         await guarded.some()
     assert waiting.cancelled_caught
@@ -143,7 +143,7 @@ async def test_the_model_samples_while_the_input_is_looked_at(autojump_clock: An
 
 async def test_a_verdict_wakes_who_waits_for_the_model(autojump_clock: Any) -> None:
     guarded = Guarded(judges=[judged()])
-    guard = await guarded.begin(user("go"))
+    await guarded.begin(user("go"))
     async with trio.open_nursery() as nursery:
 
         async def expect_refusal() -> None:
@@ -198,7 +198,7 @@ async def _settles(guard: Guard, error: type[EngineError] | None) -> None:
 
 async def test_a_judge_that_hangs_ends_the_run_after_the_time_limit(autojump_clock: Any) -> None:
     guarded = Guarded(judges=[judged()])
-    guard = await guarded.begin(user("go"))
+    await guarded.begin(user("go"))
     with pytest.raises(ServerError, match="could not be made"):
         await guarded.some()
     assert trio.current_time() == 5
@@ -217,7 +217,7 @@ async def test_or_is_passed_by_if_it_may_fail_open(autojump_clock: Any) -> None:
 
 async def test_a_judge_that_is_lost_ends_the_run(autojump_clock: Any) -> None:
     guarded = Guarded(judges=[judged()])
-    guard = await guarded.begin(user("go"))
+    await guarded.begin(user("go"))
     guarded.judge.answer(None)
     with pytest.raises(ServerError):
         await guarded.some()

@@ -18,6 +18,7 @@ LAYERS: dict[str, str] = {
         bench/machine
         bench/memory
         bench/peers
+        bench/phases
         bench/processes
         bench/sockets
         bench/stream

@@ -89,7 +89,7 @@ async def measure(longloop: Served, echo: Served, num_tokens: int, turns: int, *
     async with open_socket(longloop.port, "/v1/responses?lifecycle=append") as ours:
         items = history(num_tokens)
         await ours.send_message(json.dumps({"type": "response.create", "input": items, "tools": [TOOL]}))
-        done = await _until_done(ours)
+        done = await until_done(ours)
         sizes = await _frame_sizes(ours, done)
         query = ",".join(map(str, sizes.sizes))
         async with open_socket(echo.port, f"/?sizes={query}") as bare:
@@ -122,7 +122,8 @@ class _Sizes:
     done: dict[str, Any]
 
 
-def _append_frame(done: dict[str, Any], number: int) -> str:
+def append_frame(done: dict[str, Any], number: int) -> str:
+    """An append that answers the call which a `response.done` waits for, with another text for each number."""
     key = done["response"]["pending"][0]["answer_key"]
     item = {"type": "function_call_output", "call_id": key, "output": output(number)}
     return json.dumps({"type": "response.append", "input": [item]})
@@ -130,13 +131,13 @@ def _append_frame(done: dict[str, Any], number: int) -> str:
 
 async def _frame_sizes(ws: WebSocketConnection, done: dict[str, Any]) -> _Sizes:
     """Do one turn and note how long the frames are that the client waits for."""
-    await ws.send_message(_append_frame(done, -1))
+    await ws.send_message(append_frame(done, -1))
     sizes = []
     while True:
         message = await ws.get_message()
         sizes.append(len(message))
         if '"response.append.accepted"' not in message[:60]:
-            return _Sizes(sizes, await _until_done(ws))
+            return _Sizes(sizes, await until_done(ws))
 
 
 async def _alternate(
@@ -144,10 +145,10 @@ async def _alternate(
 ) -> _Samples:
     samples = _Samples([], [])
     for number in range(turns + WARM_UP):
-        frame = _append_frame(done, number)
+        frame = append_frame(done, number)
         echo_ms = await _time(bare, frame, num_frames)
         turn_ms = await _time(ours, frame, num_frames)
-        done = await _until_done(ours)
+        done = await until_done(ours)
         if number >= WARM_UP:
             samples.echoes.append(echo_ms)
             samples.turns.append(turn_ms)
@@ -166,7 +167,8 @@ async def _time(ws: WebSocketConnection, frame: str, num_frames: int) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-async def _until_done(ws: WebSocketConnection) -> dict[str, Any]:
+async def until_done(ws: WebSocketConnection) -> dict[str, Any]:
+    """The next `response.done`. Raises RuntimeError when the run ends otherwise."""
     while True:
         event: dict[str, Any] = json.loads(await ws.get_message())
         if event["type"] == "response.done":

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.bench.memory import bench_memory
+from engine.bench.phases import PhaseFigures, bench_phases
 from engine.bench.stream import bench_stream
 from engine.bench.turn import TurnFigures, bench_turn, histories_up_to
 
@@ -39,6 +40,20 @@ def _turn_row(figures: TurnFigures) -> list[str]:
         f"{figures.ratio_p50:.2f} / {figures.ratio_p99:.2f}",
         f"{figures.items_touched:,.0f} items, {figures.tokens_touched:,.0f} tokens",
     ]
+
+
+def phases_command(*, turns: int, control_turns: int, as_json: bool) -> None:
+    """What the server does around the model, by the turn's number."""
+    console = Console()
+    table = Table("phase", "turns", "all again each turn", "first quarter ms", "last quarter ms")
+
+    def report(figures: PhaseFigures) -> None:
+        times = (f"{figures.first_ms:.3f}", f"{figures.last_ms:.3f}")
+        table.add_row(figures.phase, f"{figures.turns:,}", "yes" if figures.switched else "no", *times)
+
+    result = trio.run(partial(bench_phases, turns, control_turns, report))
+    console.print(table)
+    _finish(console, result, as_json)
 
 
 def stream_command(*, num_events: int, rounds: int, as_json: bool) -> None:
