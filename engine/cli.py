@@ -14,6 +14,7 @@ from engine.commands.compare import compare_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
+from engine.commands.usage import usage_command
 from engine.settings import Settings
 
 HELP = """A server for agent runs: one run is one long-lived Response.
@@ -140,6 +141,20 @@ def compare(
     if not quick:
         raise UsageError("Only the quick comparison is there yet: add --quick.")
     compare_command(rounds=rounds, tokens_per_second=tokens_per_second, as_json=as_json)
+
+
+@app.command()
+def usage(
+    by: Annotated[str, typer.Option(help="columns to sum by, of day, model, principal")] = "day,model,principal",
+    since: Annotated[str | None, typer.Option(help="first day (UTC), such as 2026-01-31")] = None,
+    until: Annotated[str | None, typer.Option(help="last day")] = None,
+    export: Annotated[str | None, typer.Option(help="print every segment instead: `jsonl` or `csv`")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings; data_dir counts")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any setting, as name=value; repeatable")] = None,
+) -> None:
+    """What runs have used: tokens by day, model and key, also while the server runs."""
+    settings = read_settings(config, set_ or [], {})
+    usage_command(settings.data_dir, by=by, since=since, until=until, export=export)
 
 
 bench = typer.Typer(

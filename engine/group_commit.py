@@ -116,6 +116,11 @@ class GroupCommit(Generic[_D]):
         value: _T = job.value
         return value
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether anything that was put could not be written."""
+        return bool(self._lost)
+
     async def wait_durable(self) -> None:
         """Wait until all that was put so far is on disk, or lost. Raises ServerError when the disk fails."""
         await self.ask(lambda db: None)

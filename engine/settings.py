@@ -105,6 +105,14 @@ class Settings(BaseSettings):
     max_store_backlog_bytes: Bytes = Field(256 << 20, description="what a slow disk may owe; runs beyond are not kept")
     store_retention_s: Seconds = Field(30 * 86400, description="a response that nobody went on from is deleted then")
 
+    # what it counts
+    ledger: Literal["sqlite", "none"] = Field("sqlite", description="where the usage of every run is recorded")
+    ledger_commit_ms: int = Field(200, ge=0, description="what is recorded reaches the disk after this at the latest")
+    ledger_wait: bool = Field(False, description="a step waits, before its end is told, until it is recorded on disk")
+    budget_tokens: int = Field(0, ge=0, description="tokens that all runs may use in a period; 0: no limit")
+    budget_tokens_per_principal: int = Field(0, ge=0, description="tokens that the runs of one key may use in a period")
+    budget_period: Literal["day", "total"] = Field("day", description="period of the budgets: a day (UTC), or for ever")
+
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
     idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")
@@ -188,6 +196,9 @@ def _contradiction(settings: Settings) -> str | None:
         )
     if s.store_wait and s.store == "none":
         return "store_wait is set but store is none: there is nothing to wait for"
+    if s.ledger == "none" and (s.ledger_wait or s.budget_tokens or s.budget_tokens_per_principal):
+        name = next(n for n in ("ledger_wait", "budget_tokens", "budget_tokens_per_principal") if getattr(s, n))
+        return f"{name} is set but ledger is none: there is nothing that counts"
     return None
 
 

@@ -39,6 +39,7 @@ LAYERS: dict[str, str] = {
         commands/models
         commands/run
         commands/serve
+        commands/usage
         compare
         compare/played
         compare/quick
@@ -156,7 +157,9 @@ LAYERS: dict[str, str] = {
         backends/turns
         backends/vocabulary
         backends/words
+        bill
         bodies
+        budget
         calls
         continuation
         echo
@@ -319,7 +322,12 @@ def test_pure_modules_know_no_driver(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "users"), [("torch", TORCH), ("trio_websocket", TRIO_WEBSOCKET), ("sqlite3", {"database"})]
+    ("library", "users"),
+    [
+        ("torch", TORCH),
+        ("trio_websocket", TRIO_WEBSOCKET),
+        ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
+    ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:
     assert {name for name in FILES if library in foreign_imports(name)} <= users
