@@ -49,6 +49,13 @@ class OpenCall(msgspec.Struct, omit_defaults=True):
     text: str = ""
 
 
+class Appended(msgspec.Struct, frozen=True):
+    """What an append did: the keys it answered, and what is still missing."""
+
+    answered: list[str]
+    still_pending: list[str]
+
+
 @dataclass(frozen=True)
 class Batch:
     """The checked content of one append: what `commit` will take in."""

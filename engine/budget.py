@@ -54,7 +54,7 @@ class Budget:
         self._open: dict[str, _Reservation] = {}
 
     def check(self, principal: str, num_tokens: int, now: float) -> None:
-        """Raises QuotaExceeded when so many tokens are not left."""
+        """Raises QuotaExceeded when so many tokens are not left. None are always left."""
         self._roll(now)
         limits, mine = self._limits, self._accounts.get(principal, _Account())
         _check("You", mine, limits.of_principal, num_tokens, limits.period)
@@ -99,7 +99,7 @@ class Budget:
 
 
 def _check(who: str, account: _Account, limit: int, num_tokens: int, period: Period) -> None:
-    if not limit or account.used + account.reserved + num_tokens <= limit:
+    if not (limit and num_tokens) or account.used + account.reserved + num_tokens <= limit:
         return
     when = " today" if period == "day" else ""
     raise QuotaExceeded(

@@ -69,6 +69,8 @@ class Segment(msgspec.Struct, frozen=True, tag="segment", tag_field="type"):
     @property
     def num_computed(self) -> int:
         """What counts towards a budget: tokens that went through the model. Those in its KV cache did not."""
+        if self.reason == "prepared":
+            return 0
         return self.input_tokens - self.cached_tokens + self.output_tokens
 
 

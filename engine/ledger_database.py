@@ -129,7 +129,7 @@ class LedgerDatabase:
         """Tokens that count towards a budget, by principal, of segments from `at` (epoch, ms) on."""
         rows = self._db.execute(
             "SELECT principal, sum(input_tokens - cached_tokens + output_tokens) FROM segments WHERE at >= ?"
-            " GROUP BY principal",
+            " AND reason != 'prepared' GROUP BY principal",
             (at,),
         )
         return dict(rows)

@@ -21,6 +21,7 @@ from engine.errors import RequestError, ServerError
 from engine.events import TERMINAL_TYPES, Event
 from engine.history import Lineage
 from engine.journal import Revival
+from engine.meter import Meter
 from engine.recorder import Recorder
 from engine.response import Response
 from engine.safety.guard import Guard
@@ -94,6 +95,7 @@ class Live:
         self.lineage = Lineage(response.id)
         self.recorder: Recorder | None = None
         self.guard: Guard | None = None
+        self.meter: Meter | None = None
         self.revivals: list[Revival] = []
         self.withheld_from: int | None = None
         self.scope = trio.CancelScope()

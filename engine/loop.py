@@ -13,11 +13,12 @@ from engine.backends.base import Delta, Extension, Sequence, StepEnd
 from engine.clock import now_ms, wall_clock
 from engine.compaction import summarise, window_of
 from engine.errors import BackendError, EngineError, RequestError, ServerError
+from engine.ledger import SegmentReason
 from engine.live import Live
 from engine.safety.guard import Guard
 from engine.settings import Settings
 from engine.status import Status
-from engine.usage import Timing, count_usage
+from engine.usage import Timing, Usage, count_usage
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
         live.end(live.end_reason)
         if live.guard is not None:
             live.guard.close()
+        if live.meter is not None:
+            live.meter.end(response.status.value)
         live.notify()
     await live.wait_durable()
 
@@ -70,7 +73,9 @@ async def _first_step(live: Live, prepared: Timing, settings: Settings) -> Timin
         return given
     if live.guard is not None:
         await live.guard.wait_settled()
-    response.complete_without_sampling(count_usage(live.sequence.num_context_tokens, 0), given, wall_clock())
+    usage = count_usage(live.sequence.num_context_tokens, 0)
+    given = await _settle(live, "prepared", usage, given)
+    response.complete_without_sampling(usage, given, wall_clock())
     return None
 
 
@@ -104,13 +109,16 @@ async def _compact(live: Live, settings: Settings) -> Timing:
     response.start_compaction()
     live.notify()
     summary = await summarise(sequence, response.id, settings.max_summary_tokens)
+    timing = await _settle(live, "summary", summary.usage, summary.timing)
     window = window_of(response.round.items(), summary.text, settings.max_kept_chars)
     sequence.restart()
+    if live.meter is not None:
+        live.meter.context_replaced()
     extension = await sequence.prepare(window)
     sequence.commit(extension)
     response.end_compaction(window, summary.usage)
     live.notify()
-    return summary.timing + times_of(extension)
+    return timing + times_of(extension)
 
 
 def times_of(extension: Extension) -> Timing:
@@ -141,12 +149,12 @@ async def _sample(live: Live, given: Timing, settings: Settings) -> None:
             deltas = await source.next_deltas()
         if live.waiting.cancelled_caught and not live.wants_interrupt:
             raise BackendError("The model gave nothing for too long.")
-        if _take_in(live, deltas, given, is_steered=is_steered):
+        if await _take_in(live, deltas, given, is_steered=is_steered):
             return
         if live.wants_interrupt and live.can_be_interrupted and not is_steered:
             # All that was sampled is told, so that the context holds nothing unsaid.
             is_steered = True
-            if _take_in(live, source.interrupt(), given, is_steered=True):
+            if await _take_in(live, source.interrupt(), given, is_steered=True):
                 return
         live.notify()
         # Readers first: what the backend does at the end of a step would delay events that are there already.
@@ -157,30 +165,38 @@ async def _sample(live: Live, given: Timing, settings: Settings) -> None:
 def _start_step(live: Live) -> Sequence | Guard:
     """Where the deltas of a new step are to be had: from the sequence, or from the guard before it."""
     live.sequence.start_step(live.response.step_spec())
+    if live.meter is not None:
+        live.meter.step_started()
     if live.guard is None:
         return live.sequence
     live.guard.begin_step(live.sequence)
     return live.guard
 
 
-def _take_in(live: Live, deltas: list[Delta], given: Timing, *, is_steered: bool) -> bool:
+async def _take_in(live: Live, deltas: list[Delta], given: Timing, *, is_steered: bool) -> bool:
     """Tell what the deltas say. True when the step's end was among them."""
     for delta in deltas:
         if isinstance(delta, StepEnd):
-            _end_step(live, delta, given, is_steered=is_steered)
+            await _end_step(live, delta, given, is_steered=is_steered)
             return True
         live.response.feed(delta)
     return False
 
 
-def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool) -> None:
+async def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool) -> None:
     response = live.response
     if response.request.wants_tokens:
         response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen, live.num_tokens_shown)))
         live.tokens_seen = live.sequence.tokens.total
-    response.end_step(end, given + end.timing, wall_clock(), is_steered=is_steered)
+    timing = await _settle(live, end.reason, end.usage, given + end.timing)
+    response.end_step(end, timing, wall_clock(), is_steered=is_steered)
     live.record()
     live.notify()
+
+
+async def _settle(live: Live, reason: SegmentReason, usage: Usage, timing: Timing) -> Timing:
+    """Write down what was sampled, before anybody learns of it. The timing with what that took."""
+    return timing if live.meter is None else await live.meter.settle(reason, usage, timing)
 
 
 async def _wait_for_client(live: Live, settings: Settings) -> None:

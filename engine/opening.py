@@ -4,14 +4,14 @@ Under the same settings the earlier sequence goes on and only what is new is pre
 has to be cut, everything is rendered anew.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from engine.backends.base import Backend, Extension, Past, RunSpec, Sequence
-from engine.errors import RequestError
+from engine.errors import NotFound, RequestError
 from engine.history import Lineage
-from engine.items import Item
+from engine.items import Item, item_id
 from engine.live import Live
 from engine.request import RunRequest
 from engine.resolving import open_items
@@ -152,6 +152,28 @@ async def count_input(backend: Backend, request: RunRequest, given: list[Item], 
     finally:
         if opened.taken_from is None:
             opened.sequence.close()
+
+
+def without_sequence(before: Before | None) -> Before | None:
+    """The same run to go on from, by its items. Raises NotFound when there are none."""
+    live = before.live if before is not None and before.response.round is None else None
+    if live is not None and not live.can_continue:
+        raise cannot_continue(live)
+    return None if before is None else replace(before, live=None)
+
+
+def given_items(response: Response) -> list[Item]:
+    """The items before the response's own, as far as they are kept."""
+    if response.round is None:
+        raise NotFound(f"The input items of response '{response.id}' are not kept.", code="items_not_kept")
+    own = {item_id(item) for item in response.output}
+    return [item for item in response.round.items() if item_id(item) is None or item_id(item) not in own]
+
+
+def cannot_continue(previous: Live) -> NotFound:
+    """The error of a run that another one has gone on from, or whose context is gone."""
+    message = f"Response with id '{previous.response.id}' cannot be continued any more."
+    return NotFound(message, param="response_id")
 
 
 def previous_not_found(response_id: str) -> RequestError:

@@ -21,6 +21,7 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_choice: ToolChoice | None = None
     status: Status = Status.IN_PROGRESS
     num_steps: int = 0
+    num_segments: int = 0
     is_step_whole: bool = False
     usage: Usage | None = None
     timing: TimingReport | msgspec.UnsetType = msgspec.UNSET
@@ -38,9 +39,14 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Account a step; its cost shows in the next terminal event. is_whole: all that it made was told."""
         self.is_step_whole = is_whole
         self.usage = usage
-        self.run_usage += usage
+        self.add(usage)
         self.run_timing += timing
         self.timing = TimingReport(rounded(timing), rounded(self.run_timing))
+
+    def add(self, usage: Usage) -> None:
+        """Something was sampled: a step, or a summary."""
+        self.num_segments += 1
+        self.run_usage += usage
 
     def forget_step(self) -> None:
         """No step ends here: its usage has been told already, and clients add up what every terminal says."""

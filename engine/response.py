@@ -207,7 +207,7 @@ class Response:
         self._expect_in_progress()
         assert self._sealer is not None
         self._writer.end_compaction(seal_window(window, self._sealer))
-        self.progress.run_usage += usage
+        self.progress.add(usage)
         self._rounds.replace(window, self._writer.finished)
 
     def tokens_joined(self, spans: list[Span]) -> None:

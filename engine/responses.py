@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from engine import loop
+from engine.answers import Appended
 from engine.archive import Archive, Revived
 from engine.backends.base import Backend, Extension, ToolChoice
 from engine.clock import now_ms, wall_clock
@@ -16,17 +17,21 @@ from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError
 from engine.ids import mint_id, mint_within
-from engine.items import Item, item_id
+from engine.items import Item
+from engine.ledger import Ledger
 from engine.live import Live
 from engine.opening import (
     Before,
     Opened,
+    cannot_continue,
     count_input,
+    given_items,
     open_given,
     open_sequence,
     prepare,
     prepare_run,
     previous_not_found,
+    without_sequence,
 )
 from engine.parameters import unsupported
 from engine.references import resolve
@@ -39,17 +44,11 @@ from engine.safety.lookout import Lookout
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
+from engine.till import Till
 from engine.tokens import Span
 from engine.vetting import look_at_append, look_at_start, open_guard
 
 log = logging.getLogger(__name__)
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """What an append did: the keys it answered, and what is still missing."""
-
-    answered: list[str]
-    still_pending: list[str]
 
 
 class Responses:
@@ -62,6 +61,7 @@ class Responses:
         nursery: trio.Nursery,
         sealer: Sealer,
         store: Store | None = None,
+        ledger: Ledger | None = None,
         lookout: Lookout | None = None,
     ) -> None:
         self.backend = backend
@@ -71,6 +71,7 @@ class Responses:
         self._settings = settings
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
         self._taking_up = trio.Lock()
+        self._till = Till(ledger, settings)
         self.runs = RunTable(settings, nursery)
 
     @property
@@ -91,6 +92,7 @@ class Responses:
         before it.
         """
         self.runs.admit(principal)
+        self._till.check(principal)
         request, route_ms = self._route(request.with_trigger(), is_run=True)
         request = await self._resolved(request, principal)
         if request.conversation_id is None:
@@ -128,8 +130,9 @@ class Responses:
             if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
                 raise RequestError("The input is empty.", param="input")
             if opened.taken_from is not None and not opened.taken_from.can_continue:  # somebody was quicker
-                opened = open_sequence(self.backend, request, response_id, _without_sequence(before))
+                opened = open_sequence(self.backend, request, response_id, without_sequence(before))
                 opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
+            meter = self._till.open_meter(response_id, request, principal, opened.sequence, extension.num_tokens)
             if opened.taken_from is not None:
                 opened.taken_from.hand_over()
                 self.runs.let_go(opened.taken_from.response.id)
@@ -149,6 +152,7 @@ class Responses:
         )
         response.answers.answered(checked.answered)
         live = self._start(response, principal, opened, extension, looked)
+        live.meter = meter
         if before is not None:
             live.lineage = before.followed_by(response_id)
         return live
@@ -170,12 +174,15 @@ class Responses:
     async def compact(self, request: RunRequest, principal: str, before: Before | None = None) -> CompactedContext:
         """The request's context made short, without a run. Raises EngineError."""
         self.runs.admit(principal)
+        self._till.check(principal)
         request, _ = self._route(request)
         request = await self._resolved(request, principal)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         before = replace(before, is_own=False) if before else None  # its sequence stays with it
-        return await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
+        compacted = await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
+        self._till.charge(compacted.id, request.echo.model, principal, "summary", compacted.usage)
+        return compacted
 
     def _check(self, request: RunRequest, before: Before | None) -> Continuation:
         """What is new in the input, as a model is to see it."""
@@ -214,7 +221,7 @@ class Responses:
         try:
             return await self.before(previous.response.id, previous.principal)
         except RequestError as error:
-            raise _cannot_continue(previous) from error
+            raise cannot_continue(previous) from error
 
     def _with_store(self, request: RunRequest, before: Before | None) -> RunRequest:
         """The request as it can be stored. What goes on from an unstored run holds that, so it cannot be."""
@@ -296,6 +303,7 @@ class Responses:
             if not self._archive.take_up(live, revived):
                 raise _not_found(response_id)
             live.guard = open_guard(self._lookout, live.response)
+            live.meter = self._till.meter_again(live.response, principal, live.sequence)
             self.runs.carry_soon(live, None)
             return live
 
@@ -316,7 +324,7 @@ class Responses:
         """What the run's context began with, and every item that it was given. Raises NotFound."""
         live = self.runs.find(response_id, principal)
         if live is not None and not live.response.is_stored:
-            return _given_items(live.response)
+            return given_items(live.response)
         return (await self._revive(response_id, principal)).given
 
     async def spans(self, response_id: str, principal: str) -> list[Span]:
@@ -352,6 +360,8 @@ class Responses:
         """
         response = live.response
         batch = response.check(items)
+        if batch.messages and not batch.answers:
+            self._till.check(live.principal)
         live.validate_ms += now_ms() - started_ms
         new_items = response.peek_new_items(batch)
         extension, looked = None, None
@@ -385,30 +395,5 @@ class Responses:
         return self.runs.has_open
 
 
-def _without_sequence(before: Before | None) -> Before | None:
-    """The same run to go on from, by its items. Raises NotFound when there are none."""
-    if before is not None and before.response.round is None and before.live is not None:
-        _check_can_continue(before.live)
-    return None if before is None else replace(before, live=None)
-
-
-def _given_items(response: Response) -> list[Item]:
-    """The items before the response's own, as far as they are kept."""
-    if response.round is None:
-        raise NotFound(f"The input items of response '{response.id}' are not kept.", code="items_not_kept")
-    own = {item_id(item) for item in response.output}
-    return [item for item in response.round.items() if item_id(item) is None or item_id(item) not in own]
-
-
 def _not_found(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
-
-
-def _check_can_continue(previous: Live) -> None:
-    if not previous.can_continue:
-        raise _cannot_continue(previous)
-
-
-def _cannot_continue(previous: Live) -> NotFound:
-    message = f"Response with id '{previous.response.id}' cannot be continued any more."
-    return NotFound(message, param="response_id")

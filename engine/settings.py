@@ -108,10 +108,11 @@ class Settings(BaseSettings):
     # what it counts
     ledger: Literal["sqlite", "none"] = Field("sqlite", description="where the usage of every run is recorded")
     ledger_commit_ms: int = Field(200, ge=0, description="what is recorded reaches the disk after this at the latest")
-    ledger_wait: bool = Field(False, description="a step waits, before its end is told, until it is recorded on disk")
+    ledger_wait: bool = Field(False, description="a step ends only when what it used is recorded on disk")
     budget_tokens: int = Field(0, ge=0, description="tokens that all runs may use in a period; 0: no limit")
     budget_tokens_per_principal: int = Field(0, ge=0, description="tokens that the runs of one key may use in a period")
     budget_period: Literal["day", "total"] = Field("day", description="period of the budgets: a day (UTC), or for ever")
+    reserved_output_tokens: Count = Field(1024, description="set aside for a run that names no max_output_tokens")
 
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")

@@ -62,7 +62,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     sampling_ms: float = 0.0
     hosted_tools_ms: float = 0.0
     client_wait_ms: float = 0.0
-    post_ms: float = 0.0
+    ledger_ms: float = 0.0
     items_new: int = 0
     tokens_new: int = 0
     tokens_reused: int = 0

@@ -12,6 +12,7 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from engine.backends.base import Backend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
+from engine.ledger import Ledger
 from engine.safety.configured import make_lookout
 from engine.safety.judge import Judge
 from engine.safety.policies import compile_policies
@@ -113,6 +114,7 @@ async def open_served(
     backend: Backend | None = None,
     store: Store | None = None,
     key: bytes = bytes(KEY_BYTES),
+    ledger: Ledger | None = None,
     judges: Mapping[str, Judge] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
@@ -126,7 +128,7 @@ async def open_served(
     chosen = Settings(**settings)
     lookout = make_lookout(chosen, compile_policies(chosen.policies), judges or {})
     async with (
-        open_app(backend, chosen, key if store is not None else None, store, lookout) as app,
+        open_app(backend, chosen, key if store is not None else None, store, ledger, lookout) as app,
         trio.open_nursery() as nursery,
     ):
         yield Served(app, nursery)

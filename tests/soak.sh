@@ -15,7 +15,7 @@ echo "== connects and drops"
 LONGLOOP_SOAK_CONNECTS=10000 $python -m pytest -q tests/test_sockets.py -k thousand
 
 echo "== servers killed in the middle of runs"
-LONGLOOP_SOAK_KILLS=200 $python -m pytest -q tests/test_killed_server.py
+LONGLOOP_SOAK_KILLS=200 $python -m pytest -q tests/test_killed_server.py tests/test_kills.py
 
 echo "== twenty runs of the default model"
 work=$(mktemp -d)

@@ -69,14 +69,18 @@ def test_longest_history_is_always_measured(longest: int, histories: list[int]) 
 def test_a_phase_is_to_be_flat_and_to_grow_with_its_switch_on() -> None:
     figures = [
         PhaseFigures("classify", False, 1_000, 0.1, 0.11),
-        PhaseFigures("after inference", False, 1_000, 0.0, 0.0),
+        PhaseFigures("ledger", False, 1_000, 0.02, 0.02),
+        PhaseFigures("hosted tools", False, 1_000, 0.0, 0.0),
         PhaseFigures("classify", True, 200, 0.1, 0.4),
         PhaseFigures("validate", True, 200, 0.1, 0.1),
+        PhaseFigures("ledger", True, 200, 1.0, 1.0),
     ]
     assert [figure.row() for figure in phase_budgets(figures)] == [
         ["classify: last over first of 1,000 turns", "1.10", "≤ 1.20", "met"],
-        ["after inference: last over first of 1,000 turns", "–", "≤ 1.20", "nothing happens in it"],
+        ["ledger: last over first of 1,000 turns", "1.00", "≤ 1.20", "met"],
+        ["hosted tools: last over first of 1,000 turns", "–", "≤ 1.20", "nothing happens in it"],
         ["classify, all again each turn: last over first of 200 turns", "4.00", "> 1.20", "met"],
+        ["ledger, waiting for the disk over not waiting", "50.00", "> 1.20", "met"],
     ]
 
 
@@ -111,7 +115,7 @@ async def test_phases_are_measured_with_and_without_the_switches(tmp_path) -> No
         *((phase, True, 4) for phase in PHASES),
     ]
     assert all(figures.first_ms > 0 for figures in seen if figures.phase == "classify")
-    assert len(result["budgets"]) == 6
+    assert len(result["budgets"]) == 7
 
 
 def test_stream_prints_its_budget_and_one_json_line(capsys) -> None:

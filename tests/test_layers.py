@@ -86,6 +86,7 @@ LAYERS: dict[str, str] = {
         responses
         run_table
         vetting
+        till
     """,
     "loop": """
         compaction
@@ -112,6 +113,7 @@ LAYERS: dict[str, str] = {
         database
         group_commit
         ledger_database
+        ledger_fake
         ledger_journal
         ledger_reader
         safety/configured
@@ -120,6 +122,7 @@ LAYERS: dict[str, str] = {
         safety/model_judge
         safety/scorer
         safety/worker
+        meter
         sqlite_ledger
         sqlite_store
         store_fake

@@ -100,7 +100,7 @@ def test_what_was_left_behind_is_taken_in_once(
 def test_cut_at_every_byte_of_the_last_record_is_recovered(
     database: LedgerDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A half-written record is one that no client has heard of; all before it are there, once."""
+    """P105: a half-written record is one that no client has heard of; all before it are there, once."""
     first, last = map(encode_line, RECORDS[:2])
     for size in range(len(last) + 1):
         database._db.execute("DELETE FROM segments")

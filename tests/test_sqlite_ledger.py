@@ -79,7 +79,7 @@ async def test_cancellation_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_killed_server_has_lost_nothing(tmp_path: Path) -> None:
-    """At no moment is a record missing that has been taken, and it never counts twice."""
+    """P105: at no moment is a record missing that has been taken, and it never counts twice."""
     folder = tmp_path / "a"
     async with opened(folder, ledger_commit_ms=LONG_MS) as ledger:
         spend(ledger, "r")

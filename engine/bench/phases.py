@@ -1,8 +1,9 @@
 """`longloop bench phases`: what the server does around the model in a turn, whatever the turn's number.
 
 One run of many turns, the model thinking for no time. Each turn's times are the server's own (`timing`): validating,
-classifying, rendering with tokenising, and what comes after inference. A phase whose cost follows what is new is as
-quick in the last turns as in the first. The control has the switches on that make it look at everything again.
+classifying, rendering with tokenising, and writing into the ledger. A phase whose cost follows what is new is as quick
+in the last turns as in the first. The control has the switches on that make it look at everything again, and wait for
+the ledger's disk.
 """
 
 import json
@@ -24,7 +25,7 @@ PHASES: Final = {
     "validate": ("validate_ms",),
     "classify": ("classify_ms",),
     "render and tokenise": ("render_ms", "tokenize_ms"),
-    "after inference": ("post_ms",),
+    "ledger": ("ledger_ms",),
 }
 POLICIES: Final = (
     '[{name = "keys", kind = "secrets"},'
@@ -59,7 +60,8 @@ async def bench_phases(
     figures: list[PhaseFigures] = []
     with tempfile.TemporaryDirectory() as folder:
         for switched in (False, True):
-            switches = {"token_cache": str(not switched).lower(), "safety_history": str(switched).lower()}
+            on, off = str(switched).lower(), str(not switched).lower()
+            switches = {"token_cache": off, "safety_history": on, "ledger_wait": on}
             settings = {"tokenizer": tokenizer, "policies": POLICIES} | switches
             async with open_longloop(SCENARIO, Path(folder), **settings) as server:
                 with trio.fail_after(600):
@@ -107,4 +109,5 @@ def budgets(figures: list[PhaseFigures]) -> list[Figure]:
         elif one.phase in _GROWING:
             name = f"{one.phase}, all again each turn: last over first of {one.turns:,} turns"
             found.append(Figure(name, one.growth, ">", 1.2, note=note))
-    return found
+    usual, waiting = (one.first_ms for one in figures if one.phase == "ledger")
+    return [*found, Figure("ledger, waiting for the disk over not waiting", waiting / usual, ">", 1.2)]

@@ -1,7 +1,7 @@
 """The server: one listener, everything that must outlive it opened around it.
 
-Lifetimes nest: store > backend > classifiers > responses > listener > connections. SIGTERM and SIGINT close the
-listener, drain the runs, let connections flush and close them; leaving the blocks is the whole shutdown.
+Lifetimes nest: ledger > store > backend > classifiers > responses > listener > connections. SIGTERM and SIGINT close
+the listener, drain the runs, let connections flush and close them; leaving the blocks is the whole shutdown.
 """
 
 import logging
@@ -17,6 +17,7 @@ import trio
 from engine.backends.base import Backend
 from engine.errors import BackendError, ServerError
 from engine.keyfile import load_key
+from engine.ledger import Ledger
 from engine.responses import Responses
 from engine.safety.lookout import Lookout
 from engine.sealing import Sealer, new_key
@@ -28,6 +29,7 @@ from engine.server.routes import Routes, Service
 from engine.server.runs import RunRoutes
 from engine.server.websocket import serve_websocket
 from engine.settings import Settings
+from engine.sqlite_ledger import open_ledger
 from engine.sqlite_store import open_store
 from engine.store import Store
 
@@ -91,15 +93,16 @@ async def open_app(
     settings: Settings,
     key: bytes | None = None,
     store: Store | None = None,
+    ledger: Ledger | None = None,
     lookout: Lookout | None = None,
 ) -> AsyncIterator[App]:
     """A server without a listener; tests give it streams of their own.
 
     key: what it seals with; without one, what it has sealed is lost with it. store: without one it keeps nothing.
-    lookout: without one nothing is looked at.
+    ledger: without one it counts nothing. lookout: without one nothing is looked at.
     """
     async with trio.open_nursery() as runs:
-        responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, lookout)
+        responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, ledger, lookout)
         yield App(responses, settings, lookout)
         runs.cancel_scope.cancel("the server stops")
 
@@ -120,15 +123,16 @@ async def serve(
     without it that signal keeps its meaning, which is to end the process. open_lookout: what looks at inputs and
     outputs.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
-    KeyFileError, StoreUnusable.
+    KeyFileError, StoreUnusable, LedgerUnusable.
     """
     _check_host(settings)
     key = await trio.to_thread.run_sync(load_key, settings.data_dir / _KEY_FILE)
     async with (
+        open_ledger(settings) as ledger,
         open_store(settings) as store,
         open_backend as backend,
         open_lookout or nullcontext() as lookout,
-        open_app(backend, settings, key, store, lookout) as app,
+        open_app(backend, settings, key, store, ledger, lookout) as app,
     ):
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:

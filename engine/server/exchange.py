@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from engine.errors import EngineError, RequestError
+from engine.ledger import QuotaExceeded
 
 Headers = tuple[tuple[str, str], ...]
 ReadBody = Callable[[], Awaitable[bytes]]
@@ -150,6 +151,8 @@ def error_answer(error: EngineError, *headers: tuple[str, str]) -> Answer:
     """The error as the API writes it: `{"error": {type, code, message, param}}` under the error's status."""
     if isinstance(error, HttpError):
         headers += error.headers
+    if isinstance(error, QuotaExceeded):
+        headers += (("x-should-retry", "false"),)  # OpenAI's clients retry every other 429 by themselves
     if error.status == HTTPStatus.UPGRADE_REQUIRED:
         headers += _UPGRADE_HEADERS
     return Answer(error.status, msgspec.json.encode({"error": error.body()}), headers)

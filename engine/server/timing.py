@@ -18,7 +18,7 @@ def timing_frame(event: Terminal) -> bytes:
 def _metrics(report: TimingReport, usage: Any) -> dict[str, float]:
     step = report.step
     engine_ms = step.prefill_ms + step.sampling_ms
-    overhead_ms = step.queue_ms + step.route_ms + step.validate_ms + step.render_ms + step.tokenize_ms + step.post_ms
+    overhead_ms = step.queue_ms + step.route_ms + step.validate_ms + step.render_ms + step.tokenize_ms + step.ledger_ms
     num_tokens = usage.output_tokens if usage else 0
     between_ms = step.sampling_ms / num_tokens if num_tokens else 0.0
     return {

@@ -16,6 +16,7 @@ import msgspec
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from engine.answers import Appended
 from engine.clock import now_ms
 from engine.errors import EngineError, NotFound, RequestError, ServerError
 from engine.events import encode_event
@@ -25,7 +26,7 @@ from engine.live import Cursor, Live, is_terminal
 from engine.outgoing import EventForm, encode_frame, with_lane
 from engine.request import read_append, read_create, read_input
 from engine.response import Response
-from engine.responses import Appended, Responses
+from engine.responses import Responses
 from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
 from engine.server.heartbeat import Ending, wait_end
