@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class _Files:
     database: LedgerDatabase
     journal: LedgerJournal
-    budget: Budget
+    budget: Budget | None
 
 
 @asynccontextmanager
@@ -65,19 +65,24 @@ def _open_files(settings: Settings) -> _Files:
         database = open_ledger_database(folder)
         try:
             take_in(folder, database)
-            now = wall_clock()
-            limits = Limits(settings.budget_tokens, settings.budget_tokens_per_principal, settings.budget_period)
-            used = database.computed_since(to_ms(period_start(limits.period, now)))
-            return _Files(database, LedgerJournal(folder), Budget(limits, used, now))
+            return _Files(database, LedgerJournal(folder), _budget(settings, database))
         except BaseException:
             database.close()
             raise
 
 
+def _budget(settings: Settings, database: LedgerDatabase) -> Budget | None:
+    limits = Limits(settings.budget_tokens, settings.budget_tokens_per_principal, settings.budget_period)
+    if not (limits.of_server or limits.of_principal):
+        return None
+    now = wall_clock()
+    return Budget(limits, database.computed_since(to_ms(period_start(limits.period, now))), now)
+
+
 class SqliteLedger:
     """See Ledger."""
 
-    def __init__(self, journal: LedgerJournal, disk: GroupCommit[LedgerDatabase], budget: Budget) -> None:
+    def __init__(self, journal: LedgerJournal, disk: GroupCommit[LedgerDatabase], budget: Budget | None) -> None:
         self._journal = journal
         self._disk = disk
         self._budget = budget
@@ -85,7 +90,8 @@ class SqliteLedger:
         self._has_full = trio.Event()
 
     def check(self, principal: str, now: float) -> None:
-        self._budget.check(principal, 1, now)
+        if self._budget is not None:
+            self._budget.check(principal, 1, now)
 
     def open_bill(
         self, response_id: str, principal: str, model: str, num_tokens: int, now: float, first_segment: int = 0

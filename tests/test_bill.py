@@ -45,6 +45,14 @@ def test_refused_run_leaves_nothing(budget: Budget) -> None:
     assert written == [RUN]
 
 
+def test_without_a_budget_nothing_is_refused() -> None:
+    written: list[Record] = []
+    bill = RunBill(RUN, None, written.append)
+    bill.settle("stop", count_usage(30, 2), Timing(), NOW)
+    bill.close("completed", NOW)
+    assert len(written) == 3
+
+
 def test_end_frees_what_the_run_did_not_use(budget: Budget) -> None:
     bill = RunBill(RUN, budget, lambda record: None)
     bill.settle("stop", count_usage(30, 2, cached_tokens=10), Timing(), NOW)

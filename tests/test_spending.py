@@ -128,7 +128,7 @@ async def test_step_that_fails_is_recorded_as_far_as_it_came(ledger: MemoryLedge
 
 
 async def test_step_that_a_policy_stops_is_recorded_with_what_was_sampled(ledger: MemoryLedger) -> None:
-    policy = {"name": "greetings", "kind": "patterns", "patterns": ["there"], "places": ["output"]}
+    policy = {"name": "greetings", "kind": "patterns", "patterns": ["there"], "on": ["output"]}
     async with open_served(HELLO, ledger=ledger, policies=[policy]) as server, server.connect() as client:
         await client.create()
         ended = (await client.step())[-1]
