@@ -66,6 +66,7 @@ def open_ledger_database(folder: Path) -> "LedgerDatabase":
 def _prepare(db: sqlite3.Connection, file: Path) -> None:
     """Make the tables if the file is new."""
     db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA cache_size = -256")  # KiB; rows are put and not looked for, so more would only be memory
     db.execute("PRAGMA synchronous = FULL")  # a commit is on disk, also when the machine loses its power
     db.execute("BEGIN IMMEDIATE")
     (version,) = db.execute("PRAGMA user_version").fetchone()
