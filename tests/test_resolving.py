@@ -49,7 +49,11 @@ def test_reasoning_in_the_clear_is_taken_as_it_is() -> None:
     assert open_items([given], SEALER) == [given]
 
 
-@pytest.mark.parametrize("damaged", ["", "gAAAA", seal_reasoning("x", SEALER)[:-5], seal_window([user()], SEALER)])
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "gAAAA", seal_reasoning("x", SEALER)[:-5], seal_window([user()], SEALER)],
+    ids=["nothing", "another's", "cut", "a window"],
+)
 def test_what_this_server_has_not_sealed_is_refused_by_its_place(damaged: str) -> None:
     for kind in (Reasoning(encrypted_content=damaged), Compaction(encrypted_content=damaged)):
         if isinstance(kind, Compaction) and damaged == seal_window([user()], SEALER):
