@@ -19,8 +19,8 @@ from engine.store_fake import MemoryStore
 from tests.served import Client, Served, open_served, pending
 from tests.tiny import save_format
 
-SECRET = "sk-0123456789"
-KEYS = {"name": "keys", "kind": "patterns", "patterns": ["sk-[0-9]{10}"]}
+SECRET = "§k-0123456789"  # begins with what no id and no seal has
+KEYS = {"name": "keys", "kind": "patterns", "patterns": ["§k-[0-9]{10}"]}
 FLAG = KEYS | {"action": "flag"}
 MODEL = {"name": "tone", "kind": "model", "model": "m", "labels": {"toxic": 0.5}}
 BAD, GOOD = {"toxic": 0.9}, {"toxic": 0.1}
@@ -52,7 +52,7 @@ def kinds(frames: Iterable[dict[str, Any]]) -> list[str]:
 
 def assert_nothing_of_it(frames: Iterable[dict[str, Any]]) -> None:
     """Not even the first characters, which nothing else here has."""
-    assert "sk" not in json.dumps(list(frames))
+    assert "§" not in json.dumps(list(frames), ensure_ascii=False)
 
 
 async def ask(client: Client, **fields: Any) -> list[dict[str, Any]]:
