@@ -43,6 +43,8 @@ class ModelSettings(BaseModel):
     threads: int | None = Field(None, ge=0)
     max_kv_bytes: Bytes | None = None
     tokenizer: str | None = None
+    base_url: str | None = None
+    key_file: str | None = None
     token_cache: bool | None = None
     aliases: list[str] = []
     defaults: ModelDefaults = ModelDefaults()
@@ -50,7 +52,10 @@ class ModelSettings(BaseModel):
     max_runs: Count | None = None
 
 
-OF_A_BACKEND: Final = ("backend", "model", "dtype", "threads", "max_kv_bytes", "tokenizer", "token_cache")
+OF_A_BACKEND: Final = (
+    "backend", "model", "dtype", "threads", "max_kv_bytes", "tokenizer", "base_url", "key_file", "token_cache",
+)  # fmt: skip
+REMOTE: Final = ("cerebras", "vllm", "llamacpp", "openai")  # backends that are somebody else's HTTP API
 
 
 class Settings(BaseSettings):
@@ -68,12 +73,22 @@ class Settings(BaseSettings):
     allowed_hosts: list[str] = Field([], description="further Host header names that are ours")
 
     # what runs
-    backend: str = Field("local", description="`local`, or `script:` and a scenario's name or file")
-    model: str = Field("smollm2-135m-instruct", description="local model: default, Hugging Face id, folder, .gguf")
+    backend: str = Field(
+        "local", description="`local`, `script:` and a scenario's name or file, or cerebras, vllm, llamacpp, openai"
+    )
+    model: str = Field(
+        "smollm2-135m-instruct",
+        description="local model: default, Hugging Face id, folder, .gguf; else the service's name for it",
+    )
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="what the local model computes in")
     threads: int = Field(0, ge=0, description="threads of the local model; 0 is one per core")
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
-    tokenizer: str = Field("", description="tokenizer of the script backend: `default`, a folder, or none (estimates)")
+    tokenizer: str = Field(
+        "",
+        description="of a script or a service's model: `default`, Hugging Face id, folder; none: estimates, chat route",
+    )
+    base_url: str = Field("", description="where the service is, /v1 included; empty: its usual place")
+    key_file: str = Field("", description="file with the service's key; empty: its usual environment variable")
     token_cache: bool = Field(True, description="false: the script backend renders the history each turn (benches)")
     models: dict[str, ModelSettings] = Field(
         {}, description="several models by name, each with backend, aliases, defaults, limits; the first is the default"
@@ -85,6 +100,18 @@ class Settings(BaseSettings):
     event_names: EventNames = Field(
         "openai", description="whose names raw reasoning events have: reasoning_text.* or, open_responses, reasoning.*"
     )
+
+    # how it asks a service
+    upstream_connect_s: Seconds = Field(10, description="to connect to the service")
+    upstream_first_token_s: Seconds = Field(120, description="from asking to the first event of the answer")
+    upstream_between_tokens_s: Seconds = Field(60, description="between two events of an answer")
+    upstream_total_s: Seconds = Field(1800, description="a whole turn, with everything that is tried again")
+    upstream_idle_s: Seconds = Field(240, description="a kept connection that rested for longer is made anew")
+    upstream_retries: int = Field(4, ge=0, description="tries of a turn after the first that may bring nothing")
+    upstream_max_wait_s: Seconds = Field(20, description="a longer Retry-After is passed on to the client")
+    max_upstream_event_bytes: Bytes = Field(16 << 20, description="one event of an answer")
+    upstream_msgpack: bool = Field(True, description="msgpack bodies, where the service is known to take them")
+    upstream_gzip: bool = Field(True, description="compressed bodies, where the service is known to take them")
 
     # what it looks for
     policies: PolicyList = Field([], description="what is looked for in inputs and outputs, one [[policies]] each")
@@ -165,8 +192,11 @@ class Settings(BaseSettings):
     def of_model(self, name: str) -> Self:
         """These settings with what the model of this name says of its backend."""
         own = self.models[name].model_dump(include=set(OF_A_BACKEND), exclude_none=True)
-        if not own.get("backend", self.backend).startswith("script:"):
+        backend = own.get("backend", self.backend)
+        if not backend.startswith("script:"):
             own = {"tokenizer": "", "token_cache": True} | own  # they are for scripts, which others may be
+        if backend not in REMOTE:
+            own = {"base_url": "", "key_file": ""} | own
         return self.model_copy(update={"models": {}} | own)
 
     @classmethod
@@ -214,8 +244,15 @@ def _contradiction_of_backends(settings: Settings) -> str | None:
     s = settings
     if s.models:
         return None
-    if s.tokenizer and not s.backend.startswith("script:"):
-        return f"tokenizer ({s.tokenizer}) is for the script backend, but backend is {s.backend}: a model has its own"
+    if s.backend == "openai" and s.tokenizer:
+        return (
+            f"tokenizer ({s.tokenizer}) is set but backend is openai, which gives no token ids: there is no use for it"
+        )
+    if s.tokenizer and not s.backend.startswith("script:") and s.backend not in REMOTE:
+        return f"tokenizer ({s.tokenizer}) is not for backend {s.backend}: its model has its own"
+    for name in ("base_url", "key_file"):
+        if getattr(s, name) and s.backend not in REMOTE:
+            return f"{name} ({getattr(s, name)}) is set but backend is {s.backend}, which is no service"
     if not s.token_cache and not s.tokenizer:
         return "token_cache is off but tokenizer is empty: without a tokenizer there are no tokens to cache"
     return None

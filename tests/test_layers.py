@@ -104,6 +104,7 @@ LAYERS: dict[str, str] = {
         backends/pretrained
         backends/prompt
         backends/ragged
+        backends/remote/link
         backends/router
         backends/script
         backends/script_prompt
@@ -146,6 +147,11 @@ LAYERS: dict[str, str] = {
         backends/pieces
         backends/playback
         backends/prompt_format
+        backends/remote
+        backends/remote/encoding
+        backends/remote/growing
+        backends/remote/rate_limits
+        backends/remote/sse
         backends/routed_sequence
         backends/sampling
         backends/scenario
@@ -208,6 +214,7 @@ LAYERS: dict[str, str] = {
         backends/base
         backends/chance
         backends/constraint
+        backends/remote/errors
         clock
         content
         data_folder
@@ -318,7 +325,7 @@ def test_there_are_no_cycles() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if LAYER_OF.get(name) in PURE])
 def test_pure_modules_know_no_driver(name: str) -> None:
-    drivers = {"trio", "trio_websocket", "h11", "socket", "asyncio", "threading", "httpx", "sqlite3"}
+    drivers = {"trio", "trio_websocket", "h11", "socket", "asyncio", "threading", "httpx2", "sqlite3"}
     if name not in TORCH:
         drivers.add("torch")
     assert foreign_imports(name) & drivers == set()
@@ -330,6 +337,7 @@ def test_pure_modules_know_no_driver(name: str) -> None:
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
         ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
+        ("httpx2", {"backends/remote/link"}),
     ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:

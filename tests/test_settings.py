@@ -44,9 +44,12 @@ def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
         ({"store": "none", "store_wait": True}, ("store_wait", "store is none")),
         ({"ledger": "none", "ledger_wait": True}, ("ledger_wait", "ledger is none")),
         ({"ledger": "none", "budget_tokens": 1}, ("budget_tokens", "ledger is none")),
-        ({"tokenizer": "default"}, ("tokenizer (default)", "backend is local")),
+        ({"tokenizer": "default"}, ("tokenizer (default)", "backend local")),
         ({"backend": "script:demo", "token_cache": False}, ("token_cache", "tokenizer is empty")),
-        ({"models": {"a": {"tokenizer": "default"}}}, ("models.a: tokenizer (default)", "backend is local")),
+        ({"base_url": "http://a/v1"}, ("base_url (http://a/v1)", "backend is local")),
+        ({"backend": "script:demo", "key_file": "k"}, ("key_file (k)", "backend is script:demo")),
+        ({"backend": "openai", "tokenizer": "default"}, ("tokenizer (default)", "backend is openai")),
+        ({"models": {"a": {"tokenizer": "default"}}}, ("models.a: tokenizer (default)", "backend local")),
         ({"models": {"a": {"max_output_tokens": 1, "defaults": {"max_output_tokens": 2}}}}, ("models.a", "(2)", "(1)")),
     ],
 )
@@ -66,6 +69,8 @@ def test_settings_that_contradict_each_other_are_refused_naming_both(values: dic
         {"ledger_wait": True, "budget_tokens": 1, "budget_tokens_per_principal": 1},
         {"backend": "script:demo", "tokenizer": "default", "token_cache": False},
         {"tokenizer": "default", "models": {"a": {"backend": "script:demo"}, "b": {}}},
+        {"backend": "vllm", "base_url": "http://a/v1", "tokenizer": "default"},
+        {"backend": "vllm", "base_url": "http://a/v1", "models": {"a": {"tokenizer": "x"}, "b": {"backend": "local"}}},
         {"stall_s": 1, "send_timeout_s": 60},
     ],
 )

@@ -1,0 +1,1 @@
+"""Models behind somebody else's HTTP API: Cerebras, vLLM, SGLang, llama.cpp."""

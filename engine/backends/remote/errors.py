@@ -1,0 +1,181 @@
+"""What a service's refusals and failures mean for us: which are worth another try, and what the client is told.
+
+The client is told what it can act on: how long to wait, that its input is too long, that the model is gone. What only
+whoever runs this server can mend (its key, its balance, a request that the service does not understand) is said without
+the service's own words, which go to the log.
+
+| status of the service | what the client gets | again? |
+|---|---|---|
+| 400, 422 about the context's length, 413 | 400 `context_length_exceeded` | no |
+| 404, or 400 about the model | 404 `model_not_found` | no |
+| 402, or 429 `insufficient_quota` | 429 `insufficient_quota` | no |
+| 429, "queue exceeded" | 429 `rate_limit_exceeded` with the wait | yes |
+| 408, 409, 5xx, no connection, a stream that breaks or stalls | 500 `server_error` | yes |
+| 401, 403, and every other 4xx | 500 `server_error` | no |
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import BackendError
+
+_TOO_LONG: Final = re.compile(
+    r"context.{0,20}(length|size|window)|maximum context|exceed_context|too many tokens", re.I
+)
+_NO_MODEL: Final = re.compile(r"model_not_found|model .{0,200}(does not exist|not found)", re.I | re.S)
+_QUEUE: Final = re.compile(r"queue.{0,20}exceeded|queue_exceeded|too_many_requests|rate.?limit", re.I)
+_SPENT: Final = ("insufficient_quota", "payment_required")
+_MAX_SHOWN: Final = 300  # characters of a service's message in our log
+
+
+class UpstreamError(BackendError):
+    """The service did not do what it was asked. Names no secret, and shows the client none of the service's words.
+
+    detail: what the service said, for the log. upstream_status: of its answer, 0 when there was none. is_retryable:
+    whether the same may succeed in a moment. wait_s: how long the service asked to be left alone.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int | None = None,
+        kind: str = "server_error",
+        detail: str = "",
+        upstream_status: int = 0,
+        is_retryable: bool = False,
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, status=status)
+        self.kind = kind
+        self.detail = detail
+        self.upstream_status = upstream_status
+        self.is_retryable = is_retryable
+        self.wait_s = wait_s
+
+
+class BrokenStream(UpstreamError):
+    """The answer ended, stalled or could not be read before it was whole; or no connection came about."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("The model's service broke off its answer.", detail=detail, is_retryable=True)
+
+
+class Unreachable(UpstreamError):
+    """No connection, or it was gone before an answer began."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("The model's service cannot be reached.", detail=detail, is_retryable=True)
+
+
+class TooSlow(UpstreamError):
+    """The turn has taken all the time that it may."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("The model's service took too long.", detail=detail)
+
+
+def refused(status: int, body: bytes, headers: Mapping[str, str], now: float) -> UpstreamError:
+    """The error of an answer with this status, 400 or more. headers: by names in lower case; now: see `wait_of`."""
+    return _error_of(status, _said(body), wait_of(headers, now))
+
+
+def error_chunk(event: Mapping[str, Any]) -> UpstreamError | None:
+    """The error that a stream's event is instead of a chunk; None for a chunk."""
+    error = event.get("error")
+    if error is None and event.get("object") != "error":
+        return None
+    found = _of_error(error if error is not None else event)
+    status = event.get("status_code") or found.status
+    return _error_of(status if isinstance(status, int) else 500, found, None)
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What there is of an error object."""
+
+    message: str
+    code: str = ""
+    kind: str = ""
+    status: int = 0
+
+    @property
+    def all(self) -> str:
+        return " ".join(part for part in (self.code, self.kind, self.message) if part)
+
+
+def _said(body: bytes) -> _Said:
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return _Said(body[:_MAX_SHOWN].decode("utf-8", "replace"))
+    return _of_error(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
+
+
+def _of_error(error: Any) -> _Said:
+    if not isinstance(error, dict):
+        return _Said(str(error)[:_MAX_SHOWN])
+    message = error.get("message") or error.get("detail") or ""
+    code = error.get("code")
+    status = error.get("status_code") or (code if isinstance(code, int) else 0)
+    text = "" if isinstance(code, int) else str(code or "")
+    return _Said(str(message)[:_MAX_SHOWN], text, str(error.get("type") or ""), status)
+
+
+def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
+    text = said.all
+    known: dict[str, Any] = {"detail": f"{status}: {text}", "upstream_status": status}
+    if status == 402 or (status == 429 and any(word in text for word in _SPENT)):
+        message = "The model's service wants to be paid before it goes on."
+        return UpstreamError(message, code="insufficient_quota", status=429, kind="insufficient_quota", **known)
+    if status == 429 or (status >= 500 and _QUEUE.search(text)):
+        return UpstreamError(
+            _limit_message(wait_s),
+            code="rate_limit_exceeded",
+            status=429,
+            kind="rate_limit_error",
+            is_retryable=True,
+            wait_s=wait_s,
+            **known,
+        )
+    if status == 413 or (400 <= status < 500 and _TOO_LONG.search(text)):
+        message = "The input is longer than the model's service takes; shorten it."
+        return UpstreamError(message, code="context_length_exceeded", status=400, kind="invalid_request_error", **known)
+    if status == 404 or (status == 400 and _NO_MODEL.search(text)):
+        message = "The model's service does not have this model."
+        return UpstreamError(message, code="model_not_found", status=404, kind="invalid_request_error", **known)
+    if status in (401, 403):
+        return UpstreamError(f"The model's service refused this server's key ({status}).", **known)
+    if status in (408, 409) or status >= 500:
+        return UpstreamError("The model's service failed.", is_retryable=True, wait_s=wait_s, **known)
+    return UpstreamError(f"The model's service did not take the request ({status}).", **known)
+
+
+def _limit_message(wait_s: float | None) -> str:
+    # Codex reads the wait from these very words.
+    wait = "" if wait_s is None else f" Please try again in {wait_s:g}s."
+    return f"The model's service has reached its rate limit.{wait}"
+
+
+def wait_of(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds to wait before another try, from `retry-after-ms` or `retry-after`; None when there is no such word.
+
+    now: seconds since the epoch, against which a date is held.
+    """
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name, "")
+        with suppress(ValueError):
+            return max(0.0, float(text) * unit)
+        with suppress(ValueError):
+            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    return None
+
+
+def is_about_encoding(error: UpstreamError, *, is_proven: bool) -> bool:
+    """Whether a body in plain JSON may be taken where this one was not. is_proven: one like it has been taken."""
+    return error.upstream_status == 415 or (error.upstream_status in (400, 422) and not is_proven)

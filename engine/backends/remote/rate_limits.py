@@ -1,0 +1,65 @@
+"""What a service says of its rate limits in the heads of its answers (`x-ratelimit-…`)."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+_NAME: Final = re.compile(r"x-ratelimit-(limit|remaining|reset)-([a-z0-9-]+)")
+_WINDOWS: Final = {"second": 1 / 60, "minute": 1.0, "hour": 60.0, "day": 1440.0}  # in minutes
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit: `name` as the service calls it (`tokens-minute`), how much of it is left, and when it is whole again.
+
+    window_minutes: from the name; None when it does not say. reset_s: seconds from the answer on; None if not told.
+    """
+
+    name: str
+    limit: float
+    remaining: float
+    reset_s: float | None = None
+
+    @property
+    def used_percent(self) -> float:
+        """From 0 to 100."""
+        if self.limit <= 0:
+            return 100.0
+        return round(min(max(100.0 * (1 - self.remaining / self.limit), 0.0), 100.0), 2)
+
+    @property
+    def window_minutes(self) -> float | None:
+        """Length of the time that it counts over."""
+        return _WINDOWS.get(self.name.rpartition("-")[2])
+
+
+def rate_limits_of(headers: Mapping[str, str]) -> tuple[RateLimit, ...]:
+    """The limits that an answer's head tells, the fullest first; none when a number is missing or is none."""
+    told: dict[str, dict[str, str]] = {}
+    for header, value in headers.items():
+        if match := _NAME.fullmatch(header.lower()):
+            told.setdefault(match[2], {})[match[1]] = value
+    found = []
+    for name, parts in told.items():
+        limit, remaining = _number(parts.get("limit")), _number(parts.get("remaining"))
+        if limit is not None and remaining is not None:
+            found.append(RateLimit(name=name, limit=limit, remaining=remaining, reset_s=_seconds(parts.get("reset"))))
+    return tuple(sorted(found, key=lambda one: one.used_percent, reverse=True))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _seconds(text: str | None) -> float | None:
+    """Cerebras writes plain seconds, OpenAI `6m0s`."""
+    if (number := _number(text)) is not None or text is None:
+        return number
+    parts = _DURATION.findall(text)
+    return sum(float(value) * _UNITS_S[unit] for value, unit in parts) if parts else None
