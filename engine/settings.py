@@ -42,6 +42,7 @@ class ModelSettings(BaseModel):
     dtype: Literal["bfloat16", "float32"] | None = None
     threads: int | None = Field(None, ge=0)
     max_kv_bytes: Bytes | None = None
+    max_step_ms: Count | None = None
     tokenizer: str | None = None
     base_url: str | None = None
     key_file: str | None = None
@@ -53,7 +54,8 @@ class ModelSettings(BaseModel):
 
 
 OF_A_BACKEND: Final = (
-    "backend", "model", "dtype", "threads", "max_kv_bytes", "tokenizer", "base_url", "key_file", "token_cache",
+    "backend", "model", "dtype", "threads", "max_kv_bytes", "max_step_ms", "tokenizer", "base_url",
+    "key_file", "token_cache",
 )  # fmt: skip
 REMOTE: Final = ("cerebras", "vllm", "llamacpp", "openai")  # backends that are somebody else's HTTP API
 
@@ -83,6 +85,9 @@ class Settings(BaseSettings):
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="what the local model computes in")
     threads: int = Field(0, ge=0, description="threads of the local model; 0 is one per core")
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
+    max_step_ms: Count = Field(
+        250, description="a long prompt is taken in in steps of about this; other runs' tokens wait for one at most"
+    )
     tokenizer: str = Field(
         "",
         description="of a script or a service's model: `default`, Hugging Face id, folder; none: estimates, chat route",

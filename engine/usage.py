@@ -50,6 +50,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
 
     `client_wait_ms` is the time the run spent paused for the client; `tokens_new` were given in this step,
     `tokens_reused` were already in the KV cache, `tokens_prefilled` went through the model without being sampled.
+    `tokens_evicted` had been in the KV cache, and had to give way to other runs since the step before.
     """
 
     queue_ms: float = 0.0
@@ -67,6 +68,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     tokens_new: int = 0
     tokens_reused: int = 0
     tokens_prefilled: int = 0
+    tokens_evicted: int = 0
 
     def __add__(self, other: "Timing") -> "Timing":
         return Timing(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from engine.backends.frames import Loading, Ready
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
+from engine.backends.scheduler import Pace
 from engine.backends.worker import Output, main
 from tests.tiny import STOP_ID, VOCAB_SIZE
 
@@ -99,7 +100,7 @@ def load(args: Namespace, output: Output, began: float) -> Jobs:
     output.send([Ready(BYTES_PER_TOKEN, VOCAB_SIZE, 0.0)])
     says = args.folder / "says.json"
     model = Parrot(json.loads(says.read_text())) if says.exists() else FakeModel()
-    return Jobs(model, guides, time.perf_counter)
+    return Jobs(model, guides, time.perf_counter, Pace(args.max_step_ms / 1e3))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
 """jobs.py and job.py with a model whose logits depend on all it was given."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Adopt, Begun, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
 from engine.backends.sampling import log_prob
+from engine.backends.scheduler import Pace
 from tests.fake_model import FakeModel, greedy, logits_after
 from tests.tiny import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
 
@@ -28,7 +33,9 @@ class Bench:
     def __init__(self, guides: Guides, chunk: int = 16) -> None:
         self.model = FakeModel()
         ticks = itertools.count()
-        self.jobs = Jobs(self.model, guides, lambda: float(next(ticks)), chunk)
+        # As many ids a step whatever lies before them, however long it takes.
+        pace = Pace(math.inf, most=chunk, span=math.inf)
+        self.jobs = Jobs(self.model, guides, lambda: float(next(ticks)), pace)
         self.reports: list[Report] = []
 
     def tell(self, *commands) -> "Bench":
@@ -175,6 +182,30 @@ def test_an_adopted_prefix_is_not_computed_again(bench, move):
     assert (bench.failed(3) is not None) == move
 
 
+def test_a_prefix_that_is_still_computed_is_computed_once(bench):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=1)
+    bench.tell(Adopt(2, 1, 20, False), Extend(2, 20, [7, 8]), sample(2, 2)).run()
+    assert bench.sampled(1) == greedy(PROMPT, 5)
+    assert bench.sampled(2) == greedy([*PROMPT[:20], 7, 8], 5)
+    assert (bench.finished(2).reused, bench.finished(2).prefilled) == (20, 2)
+    assert bench.num_computed == 30 + 4 + 2 + 4
+
+
+@pytest.mark.parametrize("end", [Stop(1, 1), Drop(1), Extend(1, 5, [])])
+def test_who_waits_for_a_prefix_goes_on_alone_when_it_does_not_come(bench, end):
+    bench.tell(Extend(1, 0, PROMPT), sample(1)).run(max_steps=1)
+    bench.tell(Adopt(2, 1, 20, False), Extend(2, 20, [7, 8]), sample(2, 2), end).run()
+    assert bench.sampled(2) == greedy([*PROMPT[:20], 7, 8], 5)
+    assert (bench.finished(2).reused, bench.finished(2).prefilled) == (16, 6)
+
+
+def test_early_text_that_somebody_waits_for_counts_as_a_prompt(guides):
+    bench, busy = Bench(guides, chunk=32), sample(3, 3, max_tokens=1)
+    bench.tell(Extend(1, 0, PROMPT), Adopt(2, 1, 20, False), Extend(2, 20, [7]), sample(2, 2))
+    bench.tell(Extend(3, 0, list(range(10, 250))), busy).run(max_steps=3)
+    assert bench.sampled(2) == greedy([*PROMPT[:20], 7], 1)
+
+
 def test_adopting_from_nobody_is_a_loss_like_others(bench):
     bench.tell(Adopt(2, 1, 20, True), Extend(2, 20, [7]), sample(2, 2))
     assert bench.failed(2).is_lost
@@ -296,3 +327,110 @@ def test_a_job_goes_on_in_another_worker_as_if_nothing_had_happened(guides, cons
         other = Bench(guides).tell(Extend(1, 0, PROMPT + ids[:cut]), sample(2, **rest)).run()
         assert ids[:cut] + other.sampled(2) == ids
         assert other.finished(2).reason == whole.finished(1).reason
+
+
+class JobsWalk(RuleBasedStateMachine):
+    """Random commands as a server gives them, against what each context would give alone."""
+
+    guides: Guides
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(self.guides, chunk=24)
+        self.contexts: dict[int, list[int]] = {}  # as the server has them
+        self.sampling: dict[int, int] = {}  # job by sequence
+        self.expected: dict[int, list[int]] = {}  # of each job that was not stopped
+        self.num_read = self.num_jobs = self.num_seqs = 0
+
+    def at_rest(self) -> st.SearchStrategy[int]:
+        return st.sampled_from(sorted(self.contexts.keys() - self.sampling.keys()))
+
+    @property
+    def has_rest(self) -> bool:
+        return bool(self.contexts.keys() - self.sampling.keys())
+
+    @rule(count=st.integers(1, 400), salt=st.integers(3, 99))
+    def open(self, count: int, salt: int) -> None:
+        ids = [salt, *(100 + n % 150 for n in range(count))]
+        self.num_seqs += 1
+        self.contexts[self.num_seqs] = ids
+        self.bench.tell(Extend(self.num_seqs, 0, ids))
+
+    @precondition(lambda self: self.has_rest)
+    @rule(data=st.data(), ids=st.lists(st.integers(3, 300), max_size=40))
+    def extend(self, data: st.DataObject, ids: list[int]) -> None:
+        seq = data.draw(self.at_rest())
+        length = len(self.contexts[seq])
+        base = data.draw(st.one_of(st.just(length), st.integers(1, length)))  # less: another context begins
+        self.bench.tell(Extend(seq, base, ids))
+        self.contexts[seq] = [*self.contexts[seq][:base], *ids]
+
+    @precondition(lambda self: self.contexts)
+    @rule(data=st.data(), ids=st.lists(st.integers(3, 300), min_size=1, max_size=40), wants_move=st.booleans())
+    def adopt(self, data: st.DataObject, ids: list[int], wants_move: bool) -> None:
+        source = data.draw(st.sampled_from(sorted(self.contexts)))
+        keep = data.draw(st.integers(1, len(self.contexts[source])))
+        move = wants_move and source not in self.sampling
+        self.num_seqs += 1
+        self.contexts[self.num_seqs] = [*self.contexts[source][:keep], *ids]
+        self.bench.tell(Adopt(self.num_seqs, source, keep, move), Extend(self.num_seqs, keep, ids))
+        if move:
+            del self.contexts[source]
+        self.begin(self.num_seqs, 3)
+
+    @precondition(lambda self: self.has_rest)
+    @rule(data=st.data(), max_tokens=st.integers(1, 9))
+    def sample(self, data: st.DataObject, max_tokens: int) -> None:
+        self.begin(data.draw(self.at_rest()), max_tokens)
+
+    def begin(self, seq: int, max_tokens: int) -> None:
+        self.num_jobs += 1
+        self.sampling[seq] = self.num_jobs
+        self.expected[self.num_jobs] = greedy(self.contexts[seq], max_tokens)
+        self.bench.tell(sample(self.num_jobs, seq, max_tokens=max_tokens))
+
+    @precondition(lambda self: self.sampling)
+    @rule(data=st.data())
+    def stop(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(sorted(self.sampling)))
+        job = self.sampling.pop(seq)
+        del self.expected[job]
+        self.bench.tell(Stop(seq, job), Extend(seq, len(self.contexts[seq]), []))
+
+    @precondition(lambda self: self.contexts)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(sorted(self.contexts)))
+        self.bench.tell(Drop(seq))
+        del self.contexts[seq]
+        self.expected.pop(self.sampling.pop(seq, 0), None)
+
+    @rule(num_steps=st.integers(1, 4))
+    def work(self, num_steps: int) -> None:
+        self.bench.run(num_steps)
+        self.read()
+
+    def read(self) -> None:
+        """Take in what was said, as the server does."""
+        for report in self.bench.reports[self.num_read :]:
+            assert not isinstance(report, Failed)
+            if isinstance(report, Sampled) and self.sampling.get(report.seq) == report.job:
+                self.contexts[report.seq] += report.ids
+            if isinstance(report, Finished) and self.sampling.get(report.seq) == report.job:
+                del self.sampling[report.seq]
+        self.num_read = len(self.bench.reports)
+
+    def teardown(self) -> None:
+        self.bench.run(10_000)
+        self.read()
+        assert not self.sampling
+        for job, ids in self.expected.items():
+            assert self.bench.sampled(job) == ids
+
+
+def test_jobs_walk(guides):
+    class Walk(JobsWalk):
+        pass
+
+    Walk.guides = guides
+    run_state_machine_as_test(Walk, settings=settings(stateful_step_count=40))

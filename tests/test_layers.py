@@ -130,6 +130,8 @@ LAYERS: dict[str, str] = {
     """,
     "pure machines": """
         answers
+        backends/admission
+        backends/context
         backends/default_model
         backends/detokenizer
         backends/families

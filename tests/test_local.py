@@ -388,8 +388,82 @@ async def test_paused_runs_lose_their_kv_under_pressure_and_never_their_tokens(f
             await give(sequence, [200])
             ids, end = await step(sequence)
             assert ids == greedy([*context, 200, 1], 8)
-            reused.append(end.timing.tokens_reused)
-        assert reused[0] == 0  # paused for longest when the third began
+            reused.append((end.timing.tokens_reused, end.timing.tokens_evicted))
+        assert reused[0] == (0, 70)  # paused for longest when the third began
+        load = backend.load()
+        assert (load.running, load.waiting, load.paused) == (0, 0, 3)
+        assert load.kv_tokens <= 150
+        assert load.tokens_evicted > sum(evicted for _, evicted in reused) > 0  # some were not asked again
+        assert load.tokens_reused == sum(count for count, _ in reused)
+        sequences[0].close()
+        assert backend.load().paused == 2
+
+
+async def test_runs_that_begin_alike_and_together_prefill_it_once(folder):
+    async with opened(folder, max_step_ms=1) as backend:
+        await backend.wait_ready()
+        sequences = [backend.open_sequence(spec()) for _ in range(4)]
+        for number, sequence in enumerate(sequences):
+            await give(sequence, [*PROMPT, 200 + number])
+            sequence.start_step(StepSpec(max_tokens=4))
+        prefilled = []
+        for number, sequence in enumerate(sequences):
+            ids, end = await finish(sequence)
+            assert ids == greedy([*PROMPT, 200 + number, 1], 4)
+            prefilled.append(end.timing.tokens_prefilled)
+        assert prefilled == [62, 2, 2, 2]
+
+
+async def test_a_step_waits_for_room_beside_those_that_run(folder):
+    async with opened(folder, max_tokens=180) as backend:
+        first, second = backend.open_sequence(spec()), backend.open_sequence(spec())
+        await backend.wait_ready()
+        for sequence in (first, second):
+            await give(sequence, PROMPT)
+        first.start_step(StepSpec(max_tokens=100))
+        second.start_step(StepSpec(max_tokens=100))
+        assert (backend.load().running, backend.load().waiting) == (1, 1)
+        ids, end = await finish(first)
+        assert ids == greedy([*PROMPT, 1], 100)
+        ids, waited = await finish(second)
+        assert ids == greedy([*PROMPT, 1], 100)
+        assert waited.timing.queue_ms > end.timing.queue_ms
+
+
+async def test_the_step_that_came_last_is_sent_back_when_all_have_grown_too_much(folder):
+    async with opened(folder, max_tokens=300) as backend:
+        sequences = [backend.open_sequence(spec()) for _ in range(3)]
+        await backend.wait_ready()
+        for number, sequence in enumerate(sequences):
+            await give(sequence, PROMPT[number:])
+            sequence.start_step(StepSpec(max_tokens=150))
+        assert (backend.load().running, backend.load().waiting) == (3, 0)
+        evicted = []
+        for number, sequence in enumerate(sequences):
+            ids, end = await finish(sequence)
+            assert ids == greedy([*PROMPT[number:], 1], 150)
+            evicted.append(end.timing.tokens_evicted)
+        assert evicted[0] == 0 < evicted[1]
+
+
+async def test_a_cancelled_step_leaves_its_place_to_the_next(folder):
+    async with opened(folder, max_tokens=100) as backend:
+        sequences = [backend.open_sequence(spec()) for _ in range(3)]
+        await backend.wait_ready()
+        for sequence in sequences:
+            await give(sequence, PROMPT)
+            sequence.start_step(StepSpec(max_tokens=20))
+        sequences[1].cancel_step()
+        sequences[0].cancel_step()
+        assert (backend.load().running, backend.load().waiting) == (1, 0)
+        assert (await finish(sequences[2]))[0] == greedy([*PROMPT, 1], 20)
+
+
+async def test_the_worker_is_told_how_long_a_step_may_be(folder):
+    async with opened(folder, max_step_ms=1) as backend:  # a least share of 16 ids a step
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        assert (await step(sequence))[0] == greedy([*PROMPT, 1], 8)
 
 
 async def test_a_context_beyond_the_budget_is_sampled_all_the_same(folder):

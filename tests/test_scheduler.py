@@ -1,10 +1,19 @@
-"""scheduler.py: who takes part in a step, and with how much."""
+"""scheduler.py: who takes part in a step, with how much, and how long a step may be."""
+
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from engine.backends.scheduler import Kind, Want, plan
+from engine.backends.scheduler import FEWEST, Kind, Pace, Want, plan
 
 SAMPLING, PROMPT, EARLY = Kind.SAMPLING, Kind.PROMPT, Kind.EARLY
+
+
+def flat(most: float) -> Pace:
+    """So many ids a step, whatever lies before them."""
+    return Pace(math.inf, most=most, span=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -13,13 +22,85 @@ SAMPLING, PROMPT, EARLY = Kind.SAMPLING, Kind.PROMPT, Kind.EARLY
         ([], []),
         ([(1, PROMPT, 10)], [(1, 10)]),
         ([(1, PROMPT, 300)], [(1, 100)]),
-        ([(1, PROMPT, 60), (2, PROMPT, 60), (3, PROMPT, 5)], [(1, 60), (2, 40)]),
+        ([(1, PROMPT, 300), (2, PROMPT, 300)], [(1, 50), (2, 50)]),
+        ([(1, PROMPT, 300), (2, PROMPT, 20)], [(1, 80), (2, 20)]),  # what a short one leaves is the others'
+        ([(1, PROMPT, 60), (2, PROMPT, 60), (3, PROMPT, 5)], [(1, 47), (2, 48), (3, 5)]),
         ([(1, PROMPT, 300), (2, SAMPLING, 1)], [(2, 1), (1, 99)]),
         ([(1, EARLY, 50), (2, PROMPT, 70)], [(2, 70), (1, 30)]),
         ([(1, EARLY, 50), (2, PROMPT, 100)], [(2, 100)]),
-        ([(1, SAMPLING, 250), (2, PROMPT, 5)], [(1, 100)]),
-        ([(number, SAMPLING, 1) for number in range(150)], [(number, 1) for number in range(150)]),
+        ([(1, EARLY, 50), (2, PROMPT, 95)], [(2, 95)]),  # what is left is not worth a share
+        ([(1, SAMPLING, 250), (2, PROMPT, 50)], [(1, 100), (2, 16)]),
+        ([(number, PROMPT, 50) for number in range(20)], [(0, 16), (1, 16), (2, 17), (3, 17), (4, 17), (5, 17)]),
+        (
+            [(9, PROMPT, 50), *((number, SAMPLING, 1) for number in range(150))],
+            [*((number, 1) for number in range(150)), (9, 16)],
+        ),
     ],
 )
 def test_a_step_is_shared_out(wants, expected):
-    assert list(plan([Want(*want) for want in wants], chunk=100)) == expected
+    assert [(part.seq, part.num_ids) for part in plan([Want(*want) for want in wants], flat(100))] == expected
+
+
+def test_a_step_deep_in_a_context_holds_less():
+    pace = Pace(0.25)
+    shallow, deep = (next(plan([Want(1, PROMPT, 9999, past)], pace)).num_ids for past in (0, 8192))
+    assert (shallow, deep) == (225, 27)
+    assert pace.cost(deep, 8192) == pytest.approx(pace.cost(shallow, 0), rel=0.05)
+
+
+def test_the_pace_follows_what_steps_take():
+    pace = Pace(0.25)
+    assert pace.budget == 250
+    for _ in range(20):
+        pace.took(200, 0.02)
+    assert pace.budget == pytest.approx(2500, rel=0.01)
+    for _ in range(20):
+        pace.took(200, 2.0)
+    assert pace.budget == pytest.approx(25, rel=0.01)
+    pace.took(200, 1e9)
+    assert pace.budget == FEWEST
+    for _ in range(100):
+        pace.took(200, 0.0)
+    assert pace.budget == 4096
+
+
+def test_a_step_of_few_ids_says_nothing_about_many():
+    pace = Pace(0.25)
+    pace.took(8, 0.03)
+    assert pace.budget == 250
+
+
+WANTS = st.lists(
+    st.builds(Want, st.none(), st.sampled_from(Kind), st.integers(1, 5000), st.integers(0, 8000)), max_size=40
+).map(lambda wants: [want._replace(seq=seq) for seq, want in enumerate(wants)])
+
+
+@given(WANTS, st.sampled_from([0.02, 0.25, 4.0]))
+def test_any_step_keeps_to_its_time_and_moves_everybody_on_that_it_can(wants, max_step_s):
+    pace = Pace(max_step_s)
+    parts = {part.seq: part for part in plan(wants, pace)}
+    for want in wants:
+        if part := parts.get(want.seq):
+            assert 0 < part.num_ids <= want.num_ids
+            assert part.cost == pace.cost(part.num_ids, want.num_past)
+        assert part or want.kind is not SAMPLING
+    prompts = [want for want in wants if want.kind is PROMPT]
+    assert not prompts or prompts[0].seq in parts
+    sampling = sum(parts[want.seq].cost for want in wants if want.kind is SAMPLING)
+    others = sum(part.cost for part in parts.values()) - sampling
+    # Beyond its time a step goes only for the least share of one prompt.
+    assert others <= max(pace.budget - sampling, 0) + pace.cost(FEWEST, 8000)
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=30), st.integers(20, 400))
+def test_no_prompt_waits_for_ever(lengths, most):
+    """With what came later it shares at worst evenly: it is done after its own steps times the number of prompts."""
+    pace, left, steps = flat(most), dict(enumerate(lengths)), 0
+    while left:
+        steps += 1
+        for part in list(plan([Want(seq, PROMPT, count) for seq, count in left.items()], pace)):
+            left[part.seq] -= part.num_ids
+            if not left[part.seq]:
+                del left[part.seq]
+                ahead = sum(lengths[: part.seq]) + lengths[part.seq] * (len(lengths) - part.seq)
+                assert steps <= ahead / (most / 2) + len(lengths)

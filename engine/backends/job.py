@@ -1,44 +1,12 @@
 """One sampling step in the worker: what it drew, what its grammar forces, when it ends and where its time went."""
 
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from engine.backends.chance import Chance
+from engine.backends.context import Context
 from engine.backends.frames import Finished, Sample
 from engine.backends.guide import Guides
 from engine.backends.sampling import Penalties, Row, Sampler, chance_of
-
-
-class KV(Protocol):
-    """See `ragged.KV`."""
-
-    @property
-    def length(self) -> int: ...
-    def crop(self, length: int) -> None: ...
-    def copy(self, length: int) -> Any: ...
-
-
-class Context:
-    """One sequence. `is_early`: pending ids may be computed although no job asks for it; `num_early` were."""
-
-    def __init__(self, kv: KV, ids: list[int]) -> None:
-        self.kv = kv
-        self.ids = ids
-        self.is_early = False
-        self.num_early = 0
-
-    @property
-    def num_pending(self) -> int:
-        return len(self.ids) - self.kv.length
-
-    def cut(self, length: int) -> None:
-        """Forget ids from `length` on."""
-        del self.ids[length:]
-        self.crop(length)
-
-    def crop(self, length: int) -> None:
-        """Forget the KV from `length` on."""
-        self.num_early -= min(self.num_early, max(0, self.kv.length - length))
-        self.kv.crop(length)
 
 
 class Job:
@@ -56,9 +24,9 @@ class Job:
         self.chances: list[Chance] | None = None  # of the ids drawn last, where they are wanted
         self._trial: tuple[int, Row] | None = None  # an id in the context on approval, and the row before it
         context.crop(len(context.ids) - 1)  # the last id must go through the model, or there is no row to draw from
-        self.reused = context.kv.length - context.num_early  # what was computed early for this job is new to it
-        self.prefilled = context.num_pending + context.num_early
-        context.num_early = 0
+        self.reused = context.num_held - context.num_early  # what was computed early for this job is new to it
+        self.prefilled = len(context.ids) - self.reused
+        context.num_early = context.num_missed = 0
         self.began = now
         self.fed: float | None = None
         self.drew: float | None = None
@@ -141,8 +109,8 @@ class Job:
             self.ask.seq,
             self.ask.job,
             self.end or "length",
-            self.reused,
-            0 if self.fed is None else self.prefilled,
+            self.reused - self.context.num_missed,
+            0 if self.fed is None else self.prefilled + self.context.num_missed,
             queue_ms=1e3 * (fed - self.began),
             prefill_ms=1e3 * (drew - fed),
             sampling_ms=1e3 * (now - drew),

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.context import KV, Context
 from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Report, Sample, Sampled, Stop
 from engine.backends.guide import GrammarError, Guides
-from engine.backends.job import KV, Context, Job
-from engine.backends.scheduler import CHUNK, Kind, Want, plan
+from engine.backends.job import Job
+from engine.backends.scheduler import Kind, Pace, Part, Want, plan
 
 
 class Model(Protocol):
@@ -29,12 +30,12 @@ class Model(Protocol):
 class Jobs:
     """All of a worker's sequences and jobs."""
 
-    def __init__(self, model: Model, guides: Guides, now: Callable[[], float], chunk: int = CHUNK) -> None:
+    def __init__(self, model: Model, guides: Guides, now: Callable[[], float], pace: Pace) -> None:
         """now: seconds of a clock that never goes back."""
         self._model = model
         self._guides = guides
         self._now = now
-        self._chunk = chunk
+        self._pace = pace
         self._contexts: dict[int, Context] = {}
         self._jobs: dict[int, Job] = {}  # by sequence, oldest first
 
@@ -55,21 +56,23 @@ class Jobs:
             case Stop():
                 self._stop(command)
             case Drop():
-                self._jobs.pop(command.seq, None)
-                self._contexts.pop(command.seq, None)
+                self._forget(command.seq)
 
     def step(self) -> Iterator[Report]:
         """Take one batch through the model and draw where a context is complete. Use the iterator up."""
-        batch = list(plan(self._wants(), self._chunk))
+        batch = list(plan(self._wants(), self._pace))
         if not batch:
             return
         began = self._now()
-        rows = self._model.step([self._part(seq, count) for seq, count in batch])
+        rows = self._model.step([self._work(part) for part in batch])
         ended = self._now()
-        for (seq, count), row in zip(batch, rows, strict=True):
-            job = self._jobs.get(seq)
+        self._pace.took(sum(part.cost for part in batch), ended - began)
+        for part, row in zip(batch, rows, strict=True):
+            context = self._contexts[part.seq]
+            context.pass_on()
+            job = self._jobs.get(part.seq)
             if job is None:
-                self._contexts[seq].num_early += count
+                context.num_early += part.num_ids
                 continue
             job.fed = began if job.fed is None else job.fed
             if not job.context.num_pending:
@@ -78,22 +81,25 @@ class Jobs:
 
     def _wants(self) -> Iterator[Want]:
         for seq, job in self._jobs.items():
-            yield Want(seq, Kind.PROMPT if job.drew is None else Kind.SAMPLING, job.context.num_pending)
+            if not job.context.is_following:
+                kind = Kind.PROMPT if job.drew is None else Kind.SAMPLING
+                yield Want(seq, kind, job.context.num_pending, job.context.kv.length)
         for seq, context in self._contexts.items():
             # one id stays pending: a job needs one to have a row to draw from
-            if context.is_early and seq not in self._jobs and context.num_pending > 1:
-                yield Want(seq, Kind.EARLY, context.num_pending - 1)
+            if context.is_early and seq not in self._jobs and context.num_pending > 1 and not context.is_following:
+                kind = Kind.PROMPT if context.is_followed else Kind.EARLY  # somebody may sample behind it
+                yield Want(seq, kind, context.num_pending - 1, context.kv.length)
 
-    def _part(self, seq: int, count: int) -> tuple[KV, list[int]]:
-        context = self._contexts[seq]
+    def _work(self, part: Part) -> tuple[KV, list[int]]:
+        context = self._contexts[part.seq]
         start = context.kv.length
-        return context.kv, context.ids[start : start + count]
+        return context.kv, context.ids[start : start + part.num_ids]
 
     def _extend(self, command: Extend) -> None:
         self._jobs.pop(command.seq, None)
         context = self._contexts.get(command.seq) or Context(self._model.new_kv(), [])
         if command.base > len(context.ids):  # the server believes that we have more: a Sample will tell it
-            self._contexts.pop(command.seq, None)
+            self._forget(command.seq)
             return
         context.cut(command.base)
         context.ids += command.ids
@@ -104,12 +110,22 @@ class Jobs:
         source = self._contexts.get(command.source)
         if source is None:
             return
+        is_moving = source.is_early or command.source in self._jobs
         if command.move:
-            del self._contexts[command.source]
+            self._forget(command.source)
             source.cut(command.keep)
-            self._contexts[command.seq] = source
+            twin = source
         else:
-            self._contexts[command.seq] = Context(source.kv.copy(command.keep), source.ids[: command.keep])
+            twin = source.fork(command.keep)
+            if not is_moving:
+                source.let_go()
+        self._forget(command.seq)
+        self._contexts[command.seq] = twin
+
+    def _forget(self, seq: int) -> None:
+        self._jobs.pop(seq, None)
+        if context := self._contexts.pop(seq, None):
+            context.let_go()
 
     def _stop(self, command: Stop) -> None:
         job = self._jobs.get(command.seq)
@@ -117,6 +133,7 @@ class Jobs:
             del self._jobs[command.seq]
             job.take_back()
             job.context.is_early = False
+            job.context.let_go()
 
     def _begin(self, ask: Sample) -> Iterator[Report]:
         context = self._contexts.get(ask.seq)

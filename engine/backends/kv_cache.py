@@ -62,11 +62,27 @@ class KVCache:
         self._max_tokens = max_tokens
         self._entries: dict[int, Entry] = {}
         self._num_tokens = 0
+        self._lost: dict[int, int] = {}
+        self._num_evicted = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens held by all entries."""
         return self._num_tokens
+
+    @property
+    def num_evicted(self) -> int:
+        """Tokens whose KV gave way so far, of all kinds of entries."""
+        return self._num_evicted
+
+    def take_lost(self, seq: int) -> int:
+        """Tokens of a sequence whose KV gave way since this was asked last."""
+        return self._lost.pop(seq, 0)
+
+    def forget(self, seq: int) -> None:
+        """Nobody will ask any more what became of this sequence; its KV serves others until it gives way."""
+        self._lost.pop(seq, None)
+        self.mark(seq, Use.RETIRED)
 
     def set_budget(self, max_tokens: int) -> None:
         """Change the budget; `evict` says what follows from it."""
@@ -110,9 +126,17 @@ class KVCache:
         for seq in self._giving_way():
             if self._num_tokens <= self._max_tokens:
                 break
-            self.drop(seq)
+            self.evict_one(seq)
             dropped.append(seq)
         return dropped
+
+    def evict_one(self, seq: int) -> None:
+        """Drop an entry and note how much its sequence loses."""
+        if entry := self._entries.get(seq):
+            self._num_evicted += entry.num_tokens
+            if entry.use is not Use.RETIRED:
+                self._lost[seq] = self._lost.get(seq, 0) + entry.num_tokens
+            self.drop(seq)
 
     def _giving_way(self) -> list[int]:
         candidates = [(seq, entry.use) for seq, entry in self._entries.items() if entry.use is not Use.RUNNING]

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 import trio
 
+from engine.backends.admission import Admission
 from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
 from engine.backends.frames import (
     Adopt,
@@ -55,6 +56,21 @@ class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
 
 
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that run, or wait for a worker or for room; runs that are open and do neither; KV and what came of it.
+
+    kv_tokens: that the worker holds. The others count from the start, over all steps that ended.
+    """
+
+    running: int
+    waiting: int
+    paused: int
+    kv_tokens: int
+    tokens_reused: int
+    tokens_prefilled: int
+    tokens_evicted: int
+
+
 class LocalBackend:
     """A Backend (see base) over one worker. Made by `open_local_backend`."""
 
@@ -70,9 +86,13 @@ class LocalBackend:
         self._link = link
         self._max_kv_bytes = max_kv_bytes
         self._cache = KVCache(max_tokens=0)  # the budget follows when the worker says what a token takes
-        self._jobs: dict[int, LocalSequence] = {}
+        self._admission = Admission(max_tokens=0)
+        self._jobs: dict[int, LocalSequence] = {}  # admitted or waiting; with no worker up, all wait
         self._num_sequences = 0
+        self._num_closed = 0
         self._num_jobs = 0
+        self._num_reused = 0
+        self._num_prefilled = 0
 
     # --- for the server (see base.Backend)
 
@@ -88,6 +108,18 @@ class LocalBackend:
     def worker_pid(self) -> int | None:
         """The worker process, None between two of them."""
         return self._link.pid
+
+    def load(self) -> Load:
+        """What there is to do, and what has been done, now."""
+        return Load(
+            running=self._admission.num_running,
+            waiting=len(self._jobs) - self._admission.num_running,
+            paused=self._num_sequences - self._num_closed - len(self._jobs),
+            kv_tokens=self._cache.num_tokens,
+            tokens_reused=self._num_reused,
+            tokens_prefilled=self._num_prefilled,
+            tokens_evicted=self._cache.num_evicted,
+        )
 
     def models(self) -> list[ModelInfo]:
         created = int((self._model.folder / "config.json").stat().st_mtime)
@@ -131,20 +163,50 @@ class LocalBackend:
             self._link.send(self._synced(sequence, Use.PAUSED))
 
     def begin(self, sequence: LocalSequence) -> int:
-        self._num_jobs += 1
-        self._jobs[self._num_jobs] = sequence
+        job = self._new_job(sequence)
         if self._link.is_up:
-            self._link.send([*self._synced(sequence, Use.RUNNING), sequence.ask(self._num_jobs)])
-        return self._num_jobs
+            self._admission.ask(job, len(sequence.tokens))
+            self._admit()
+        return job
 
     def stop(self, sequence: LocalSequence, job: int) -> None:
         if self._jobs.pop(job, None):
             self._cache.mark(sequence.number, Use.PAUSED)
-            self._link.send([Stop(sequence.number, job), *self._evicted()])
+            self._link.send([Stop(sequence.number, job)])
+            self._ended(job)
 
     def retire(self, sequence: LocalSequence) -> None:
-        self._cache.mark(sequence.number, Use.RETIRED)
+        self._num_closed += 1
+        self._cache.forget(sequence.number)
         self._link.send(self._evicted())
+
+    def take_lost(self, sequence: LocalSequence) -> int:
+        return self._cache.take_lost(sequence.number)
+
+    def _new_job(self, sequence: LocalSequence) -> int:
+        self._num_jobs += 1
+        self._jobs[self._num_jobs] = sequence
+        return self._num_jobs
+
+    def _admit(self) -> None:
+        for job in self._admission.admit():
+            sequence = self._jobs[job]
+            self._link.send([*self._synced(sequence, Use.RUNNING), sequence.ask(job)])
+
+    def _ended(self, job: int) -> None:
+        """A step is over; its KV may give way, and others may have its room."""
+        self._admission.end(job)
+        self._admit()
+        self._link.send(self._evicted())
+
+    def _send_back(self, job: int) -> None:
+        """The step has to wait again, without its KV, as the next one to run."""
+        sequence = self._jobs.pop(job)
+        self._cache.evict_one(sequence.number)
+        self._link.send([Stop(sequence.number, job), Drop(sequence.number)])
+        again = self._new_job(sequence)
+        sequence.on_asked(again)
+        self._admission.ask_again(again, len(sequence.tokens))
 
     def _synced(self, sequence: LocalSequence, use: Use) -> list[Command]:
         """What brings the worker's copy of a context up to date, within the budget."""
@@ -169,12 +231,15 @@ class LocalBackend:
 
     def worker_up(self, ready: Ready) -> None:
         """Begin all steps that are under way, oldest first."""
-        self._cache.set_budget(self._max_kv_bytes // ready.kv_bytes_per_token)
+        max_tokens = self._max_kv_bytes // ready.kv_bytes_per_token
+        self._cache.set_budget(max_tokens)
+        self._admission.set_budget(max_tokens)
         self._begin_again(list(self._jobs))
 
     def worker_down(self, reason: str, *, was_up: bool) -> None:
         """Give up steps that have lost two workers; all of them when there was no worker to lose."""
         self._cache.clear()
+        self._admission.clear()
         for job, sequence in list(self._jobs.items()):
             if not was_up or not sequence.on_lost():
                 del self._jobs[job]
@@ -186,26 +251,38 @@ class LocalBackend:
             case Begun() if sequence := self._jobs.get(report.job):
                 sequence.on_begun(report)
             case Sampled() if sequence := self._jobs.get(report.job):
-                sequence.on_sampled(report)
-                use = Use.RUNNING if report.job in self._jobs else Use.PAUSED  # it may have stopped the job
-                self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), use)
-                self._link.send(self._evicted())
+                self._sampled(report, sequence)
             case Finished() if sequence := self._jobs.pop(report.job, None):
+                self._num_reused += report.reused
+                self._num_prefilled += report.prefilled
+                sequence.on_finished(report)  # first: what gives way from here on is of the next step
                 self._cache.mark(sequence.number, Use.PAUSED)
-                self._link.send(self._evicted())
-                sequence.on_finished(report)
+                self._ended(report.job)
             case Failed() if sequence := self._jobs.get(report.job):
                 self._failed(report, sequence)
+
+    def _sampled(self, report: Sampled, sequence: LocalSequence) -> None:
+        sequence.on_sampled(report)
+        if report.job in self._jobs:
+            self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
+            self._admission.grown(report.job, len(sequence.tokens))
+            for job in self._admission.outgrown():
+                self._send_back(job)
+        else:  # it has stopped the job
+            self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.PAUSED)
+        self._link.send(self._evicted())
 
     def _failed(self, report: Failed, sequence: LocalSequence) -> None:
         log.error("model worker: %s", report.message)
         if report.is_lost:
             self._cache.drop(sequence.number)
         if report.is_lost and sequence.on_lost():
+            self._admission.end(report.job)
             self._begin_again([report.job])
         else:
             del self._jobs[report.job]
             self._cache.mark(sequence.number, Use.PAUSED)
+            self._ended(report.job)
             sequence.on_failed("The model could not go on with this step.")
 
     def _begin_again(self, jobs: Sequence[int]) -> None:
@@ -223,17 +300,19 @@ async def open_local_backend(
     max_kv_bytes: int,
     dtype: Literal["bfloat16", "float32"] = "bfloat16",
     threads: int | None = None,
+    max_step_ms: int = 250,
     worker: Sequence[str] = (sys.executable, "-m", "engine.backends.worker"),
     progress: Progress = lambda what, fraction: None,
 ) -> AsyncIterator[LocalBackend]:
     """The backend, at once; the worker loads the model meanwhile, and steps wait for it.
 
     make_prompt: the prompt of a run. max_kv_bytes: KV of paused and ended runs gives way beyond this. threads: None
-    for one per core. worker: the command that becomes one, given folder and options. progress: what is being done, and
-    the fraction done, 0 to 1.
+    for one per core. max_step_ms: how long a step that takes prompts in may be, about. worker: the command that becomes
+    one, given folder and options. progress: what is being done, and the fraction done, 0 to 1.
     """
     argv = [*worker, str(model.folder), "--dtype", dtype]
     argv += ["--threads", str(threads)] if threads else []
+    argv += ["--max-step-ms", str(max_step_ms)]
     argv += ["--stop-ids", *map(str, model.stop_ids)]
     link = WorkerLink(argv, progress, Ready, ReportReader)
     backend = LocalBackend(model, make_prompt, link, max_kv_bytes)

@@ -66,6 +66,9 @@ class Desk(Protocol):
     def retire(self, sequence: "LocalSequence") -> None:
         """The sequence is closed."""
 
+    def take_lost(self, sequence: "LocalSequence") -> int:
+        """How many of its tokens lost their KV to others since this was asked last."""
+
 
 class LocalSequence:
     """A Sequence (see base) whose model is in the worker."""
@@ -194,8 +197,9 @@ class LocalSequence:
     # --- for the backend
 
     def ask(self, job: int) -> Sample:
-        """What is still to be sampled of the step under way."""
+        """What is still to be sampled of the step under way, whose turn it is now."""
         step = self._under_way
+        step.admitted(now_ms())
         return Sample(
             self.number,
             job,
@@ -231,6 +235,7 @@ class LocalSequence:
 
     def on_finished(self, report: Finished) -> None:
         """The worker came to the step's end."""
+        self._under_way.lost_tokens(self._desk.take_lost(self))
         self._under_way.finished(report)
         self._notify()
 

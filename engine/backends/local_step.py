@@ -57,10 +57,12 @@ class Step:
         self._began = began
         is_held = constraint is not None and constraint.mode != "on_trigger"
         self._ends_with_call = not parallel_calls and not is_held
+        self._admitted_at: float | None = None
         self._first_at: float | None = None
         self._reused = 0
         self._num_sampled = 0
         self._num_deaths = 0
+        self._num_evicted = 0
         self._fresh: list[int] = []  # sampled, in the log, not parsed yet
         self._chances: list[Chance] = []  # of the fresh ones, where they are wanted
         self._parsed: list[Delta] = []
@@ -78,6 +80,14 @@ class Step:
         return self._num_sampled
 
     # --- what happens to it
+
+    def admitted(self, now: float) -> None:
+        """Its turn has come, for the first time or again."""
+        self._admitted_at = now if self._admitted_at is None else self._admitted_at
+
+    def lost_tokens(self, count: int) -> None:
+        """So many tokens of its context had lost their KV to other runs."""
+        self._num_evicted += count
 
     def begun(self, reused: int) -> None:
         """A worker has begun with it, and has the KV of so many tokens."""
@@ -150,6 +160,11 @@ class Step:
             return "stop"
         return "context_length_exceeded" if self._ends_context else "max_output_tokens"
 
+    @property
+    def _queued_ms(self) -> float:
+        """How long it waited for a worker, or for room beside others."""
+        return 0.0 if self._admitted_at is None else self._admitted_at - self._began
+
     def _as_seen(self, now: float) -> Finished:
         """The worker's account as far as it is known here. Until a token came, nobody knows what was prefilled."""
         first_at = now if self._first_at is None else self._first_at
@@ -160,18 +175,19 @@ class Step:
             reused=self._reused,
             prefilled=0 if self._first_at is None else self.base - self._reused,
             queue_ms=0.0,
-            prefill_ms=first_at - self._began,
+            prefill_ms=first_at - (self._began + self._queued_ms),
             sampling_ms=now - first_at,
         )
 
     def _end(self, reason: Reason, end: Finished) -> StepEnd:
         reused = min(end.reused, self.base)
         timing = Timing(
-            queue_ms=end.queue_ms,
+            queue_ms=self._queued_ms + end.queue_ms,
             prefill_ms=end.prefill_ms,
             sampling_ms=end.sampling_ms,
             tokens_new=self._given,
             tokens_reused=reused,
             tokens_prefilled=min(end.prefilled, self.base),
+            tokens_evicted=self._num_evicted,
         )
         return StepEnd(reason, count_usage(self.base, self._num_sampled, cached_tokens=reused), timing)

@@ -1,16 +1,20 @@
 """Which sequences take part in the worker's next step through the model, and with how many ids each.
 
 Sequences that sample come first, with all they have: one id each as a rule, a few where a grammar forced some. What
-is left of the step's token budget goes to prompts in the order they came, and only then to text that was given early
-and that nobody samples from yet. A step is thereby short enough for a stop, or for another's token, to get in between.
+is left of the step goes to prompts in equal shares, so that forty new tokens of one run do not wait for the eight
+thousand of another; what a short one does not need, the others get. Only then comes text that was given early and that
+nobody samples from yet.
+
+How much a step may hold is a matter of time: a step is as long as others wait for their next token, and as long as a
+stop, or another run's output, waits to get in. `Pace` learns from each step how long the next may be.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-# 256: a step of 0.25 s on two cores; chunks of 512 are 5 to 20 % slower in all than one pass, of 256 no slower.
-CHUNK = 256
+# A step of 16 ids takes as long as one of a single id, so a smaller share would be for nothing.
+FEWEST: Final = 16
 
 
 class Kind(IntEnum):
@@ -22,21 +26,98 @@ class Kind(IntEnum):
 
 
 class Want(NamedTuple):
-    """A sequence with `num_ids` ids (at least one) that the model has not seen."""
+    """A sequence with `num_ids` ids (at least one) that the model has not seen, behind `num_past` that it has."""
 
     seq: int
     kind: Kind
     num_ids: int
+    num_past: int = 0
 
 
-def plan(wants: Iterable[Want], chunk: int = CHUNK) -> Iterator[tuple[int, int]]:
-    """Pairs of a sequence and the number of its ids to take, at most `chunk` in all but for sampling ones.
+class Part(NamedTuple):
+    """What a sequence takes of a step: `num_ids` ids, which cost so much."""
 
-    Sampling sequences take part in every step, however many there are.
+    seq: int
+    num_ids: int
+    cost: float
+
+
+class Pace:
+    """How much fits into a step of `max_step_s`, in ids behind an empty context (the unit of cost)."""
+
+    def __init__(self, max_step_s: float, *, most: float = 4096, span: float = 1024) -> None:
+        """most: that a step may hold however quick it is. span: so many ids before it make an id cost twice as much."""
+        self._max_step_s = max_step_s
+        self._most = most
+        self._span = span
+        self._s_per_unit = 1e-3  # two cores and the default model; right for others after a few steps
+
+    @property
+    def budget(self) -> float:
+        """What the next step may cost, sampling included. Never less than a share that is worth its while."""
+        return max(float(FEWEST), min(self._most, self._max_step_s / self._s_per_unit))
+
+    def cost(self, num_ids: int, num_past: int) -> float:
+        """Each id goes through the linear layers, and looks at all before it."""
+        return num_ids * (1 + (num_past + num_ids / 2) / self._span)
+
+    def affordable(self, cost: float, num_past: int) -> int:
+        """How many ids, behind so many, cost no more than that."""
+        each = 1 + num_past / self._span
+        # The root of n * each + n² / (2 span) = cost.
+        return int(2 * cost / (each + (each * each + 2 * cost / self._span) ** 0.5))
+
+    def took(self, cost: float, seconds: float) -> None:
+        """A step of this cost took so long. Small ones say little: they take their time whatever is in them."""
+        if cost >= 4 * FEWEST:
+            self._s_per_unit = (self._s_per_unit + max(seconds, 1e-9) / cost) / 2
+
+
+def plan(wants: Iterable[Want], pace: Pace) -> Iterator[Part]:
+    """The next step. Sampling sequences take part however many there are; beside them some prompt always moves on."""
+    by_kind: dict[Kind, list[Want]] = {kind: [] for kind in Kind}
+    for want in wants:
+        by_kind[want.kind].append(want)
+    left = pace.budget
+    for want in by_kind[Kind.SAMPLING]:
+        # Forced ids are few as a rule; a grammar that forces a whole text is held to a step's length like a prompt.
+        count = min(want.num_ids, max(FEWEST, pace.affordable(pace.budget, want.num_past)))
+        part = Part(want.seq, count, pace.cost(count, want.num_past))
+        left -= part.cost
+        yield part
+    for kind in (Kind.PROMPT, Kind.EARLY):
+        for part in _shared(by_kind[kind], max(left, _least(kind)), pace):
+            left -= part.cost
+            yield part
+
+
+def _least(kind: Kind) -> float:
+    """What a kind gets of a step that is full already."""
+    return FEWEST if kind is Kind.PROMPT else 0
+
+
+def _shared(wants: Sequence[Want], cost: float, pace: Pace) -> list[Part]:
+    """Equal shares of a cost, in the order of asking; those who need less leave the rest to the others.
+
+    No share is smaller than FEWEST ids: where that does not go round, who came last waits.
     """
-    left = chunk
-    for want in sorted(wants, key=lambda want: want.kind):  # stable: within a kind, first come first served
-        limit = chunk if want.kind is Kind.SAMPLING else left
-        if count := min(want.num_ids, limit):
-            left = max(0, left - count)
-            yield want.seq, count
+    admitted = list(_admitted(wants, cost, pace))
+    parts: dict[int, Part] = {}
+    # Least need first: what each leaves over is then known before the next share is cut.
+    for index, want in enumerate(sorted(admitted, key=lambda want: pace.cost(want.num_ids, want.num_past))):
+        share = cost / (len(admitted) - index)
+        count = min(want.num_ids, max(FEWEST, pace.affordable(share, want.num_past)))
+        parts[want.seq] = Part(want.seq, count, pace.cost(count, want.num_past))
+        cost -= parts[want.seq].cost
+    return [parts[want.seq] for want in admitted]
+
+
+def _admitted(wants: Sequence[Want], cost: float, pace: Pace) -> Iterator[Want]:
+    """Those who get something; the first one always does, unless there is not even a least share."""
+    if cost < FEWEST:
+        return
+    for index, want in enumerate(wants):
+        cost -= pace.cost(min(want.num_ids, FEWEST), want.num_past)
+        if index and cost < 0:
+            return
+        yield want

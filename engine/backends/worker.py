@@ -27,6 +27,7 @@ import msgspec
 
 from engine.backends.frames import Command, CommandReader, Failed, FrameReader, Loading, Ready, Report, encode
 from engine.backends.jobs import Jobs
+from engine.backends.scheduler import Pace
 
 T = TypeVar("T")
 _READ_BYTES = 1 << 16
@@ -74,7 +75,7 @@ def load(args: argparse.Namespace, output: Output, began: float) -> Jobs:
     file = args.folder / "tokenizer.json"
     guides = Guides(file, vocab_size=loaded.vocab_size, stop_ids=args.stop_ids)
     output.send([Ready(loaded.kv_bytes_per_token, loaded.vocab_size, 1e3 * (time.perf_counter() - began))])
-    return Jobs(loaded, guides, time.perf_counter)
+    return Jobs(loaded, guides, time.perf_counter, Pace(args.max_step_ms / 1e3))
 
 
 def run(jobs: Jobs, commands: SimpleQueue[Command], output: Output) -> None:
@@ -103,6 +104,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="config.json, safetensors and tokenizer.json")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--max-step-ms", type=int, default=250, help="how long a step that takes prompts in may be")
     parser.add_argument("--stop-ids", type=int, nargs="+", required=True, help="ids that end a step")
     return parser.parse_args(argv)
 

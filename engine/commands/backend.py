@@ -71,6 +71,7 @@ async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[B
         max_kv_bytes=settings.max_kv_bytes,
         dtype=settings.dtype,
         threads=settings.threads or None,
+        max_step_ms=settings.max_step_ms,
         progress=progress,
     )
     async with opened as backend:
