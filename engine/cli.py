@@ -130,17 +130,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object as t
 
 @app.command()
 def compare(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="one scripted run of twenty calls through every design")
-    ] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="runs of each design; the median counts")] = 5,
-    tokens_per_second: Annotated[float, typer.Option(min=0, help="speed of the scripted model; 0: no limit")] = 1_000,
+    quick: Annotated[bool, typer.Option("--quick", help="one setting alone, three times; under two minutes")] = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="runs of each; medians count (default 5, with --quick 3)")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="folder for what is measured; a comparison that was stopped goes on there")
+    ] = Path("longloop-compare"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="measure again what the folder has already")] = False,
     as_json: AsJson = False,
 ) -> None:
     """The designs side by side on the same work: time, bytes, and what each has to do again."""
-    if not quick:
-        raise UsageError("Only the quick comparison is there yet: add --quick.")
-    compare_command(rounds=rounds, tokens_per_second=tokens_per_second, as_json=as_json)
+    compare_command(quick=quick, rounds=rounds, out=out, fresh=fresh, as_json=as_json)
 
 
 @app.command()

@@ -41,10 +41,21 @@ LAYERS: dict[str, str] = {
         commands/serve
         commands/usage
         compare
+        compare/commands
+        compare/designs
+        compare/folder
+        compare/link
+        compare/measure
+        compare/over_http
+        compare/over_websocket
+        compare/plan
         compare/played
-        compare/quick
-        compare/sockets
-        compare/stateless
+        compare/results
+        compare/run
+        compare/summary
+        compare/tables
+        compare/target
+        compare/tls
         compare/work
         customtool
         server
@@ -257,7 +268,7 @@ TRIO_WEBSOCKET = {
     "bench/sockets",
     "bench/stream",
     "bench/turn",
-    "compare/sockets",
+    "compare/over_websocket",
 }
 
 PLACE = {name: number for number, names in enumerate(LAYERS.values()) for name in names.split()}

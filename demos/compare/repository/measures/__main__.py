@@ -1,0 +1,5 @@
+"""`python -m measures QUANTITY UNIT`."""
+
+from measures.cli import main
+
+main()
