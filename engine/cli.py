@@ -11,6 +11,7 @@ import typer
 from engine.backends.pretrained import DEFAULT_MODEL
 from engine.commands.bench import memory_command, phases_command, stream_command, turn_command
 from engine.commands.compare import compare_command
+from engine.commands.export import export_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
@@ -156,6 +157,19 @@ def usage(
     """What runs have used: tokens by day, model and key, also while the server runs."""
     settings = read_settings(config, set_ or [], {})
     usage_command(settings.data_dir, by=by, since=since, until=until, export=export)
+
+
+@app.command()
+def export(
+    ids: Annotated[list[str] | None, typer.Argument(help="responses; without any, all that the store has")] = None,
+    url: Annotated[str | None, typer.Option(help="a running server to ask; without it the store is read")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="LONGLOOP_API_KEY", help="key to present at --url")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings; data_dir counts")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any setting, as name=value; repeatable")] = None,
+) -> None:
+    """Token trajectories as JSON lines: ids, which of them were sampled, log-probabilities, steps."""
+    settings = read_settings(config, set_ or [], {})
+    export_command(settings.data_dir, ids or [], url=url, api_key=api_key)
 
 
 bench = typer.Typer(

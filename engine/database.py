@@ -7,7 +7,7 @@ is purged as a whole, when the newest of it is old enough, because the newest ne
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -146,6 +146,15 @@ class Database:
             (response_id, principal, principal),
         ).fetchall()
         return [self._stored(row) for row in rows]
+
+    def starts(self) -> Iterator[tuple[str, str | None, bytes]]:
+        """Id, parent and start of every response, of any principal, oldest first."""
+        yield from self._db.execute("SELECT id, parent, start FROM responses ORDER BY created_at, rowid")
+
+    def start(self, response_id: str) -> bytes | None:
+        """The start of a response, of any principal."""
+        row = self._one("SELECT start FROM responses WHERE id = ?", response_id)
+        return row[0] if row else None
 
     def _stored(self, row: tuple[str, str | None, int, bytes]) -> Stored:
         response_id, parent, created_at, start = row

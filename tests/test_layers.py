@@ -36,6 +36,7 @@ LAYERS: dict[str, str] = {
         commands/backend
         commands/bench
         commands/compare
+        commands/export
         commands/models
         commands/run
         commands/serve
@@ -138,6 +139,7 @@ LAYERS: dict[str, str] = {
         sqlite_ledger
         sqlite_store
         store_fake
+        store_reader
     """,
     "pure machines": """
         answers
@@ -218,6 +220,7 @@ LAYERS: dict[str, str] = {
         scaffold_reasoning
         session
         tool_choice
+        trajectory
         truncation
         writer
     """,
