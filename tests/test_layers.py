@@ -116,6 +116,9 @@ LAYERS: dict[str, str] = {
         backends/pretrained
         backends/prompt
         backends/ragged
+        backends/remote/chat
+        backends/remote/chat_sequence
+        backends/remote/lines
         backends/remote/link
         backends/router
         backends/script
@@ -163,6 +166,15 @@ LAYERS: dict[str, str] = {
         backends/playback
         backends/prompt_format
         backends/remote
+        backends/remote/chat_calls
+        backends/remote/chat_chunks
+        backends/remote/chat_context
+        backends/remote/chat_deltas
+        backends/remote/chat_messages
+        backends/remote/chat_request
+        backends/remote/chat_step
+        backends/remote/chat_tools
+        backends/remote/chat_turn
         backends/remote/encoding
         backends/remote/growing
         backends/remote/rate_limits

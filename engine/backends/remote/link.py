@@ -243,27 +243,36 @@ class Line:
             raise BrokenStream("nothing came for too long" if scope.cancelled_caught else "it ended before its end")
 
     async def _read(self, answer: httpx2.Response, turn: Turn, encoding: Encoding, scope: trio.CancelScope) -> None:
-        async with aclosing(answer.aiter_raw()) as chunks:
-            if answer.status_code >= 400:
-                raise await _refusal(answer, chunks)
-            self._link.heard(encoding, answer.headers)
-            reader = EventReader(self._config.max_event_bytes)
-            is_done = False
-            async for chunk in chunks:
-                if is_done:
-                    continue  # read on to the end, or the connection could not be used again
-                if events := reader.feed(chunk):
-                    is_done = turn.take(events)
-                    wait_s = _REST_S if turn.is_answered else self._config.between_tokens_s
-                    scope.deadline = trio.current_time() + wait_s
+        """scope: whose deadline each event moves."""
+        failure: UpstreamError | None = None
+        with trio.CancelScope() as reading:
+            async with aclosing(answer.aiter_raw()) as chunks:
+                if answer.status_code >= 400:
+                    raise await _refusal(answer, chunks)
+                self._link.heard(encoding, answer.headers)
+                reader = EventReader(self._config.max_event_bytes)
+                is_done = False
+                async for chunk in chunks:
+                    if is_done:
+                        continue  # read on to the end, or the connection could not be used again
+                    try:
+                        if events := reader.feed(chunk):
+                            is_done = turn.take(events)
+                            wait_s = _REST_S if turn.is_answered else self._config.between_tokens_s
+                            scope.deadline = trio.current_time() + wait_s
+                    except UpstreamError as error:
+                        # `chunks` has iterators inside, which only end by what is raised within.
+                        failure, is_done = error, True
+                        reading.cancel()
+        if failure is not None:
+            raise failure
 
 
 async def _refusal(answer: httpx2.Response, chunks: AsyncIterator[bytes]) -> UpstreamError:
     body = b""
     async for chunk in chunks:
-        body += chunk
-        if len(body) > _MAX_REFUSAL_BYTES:
-            break
+        if len(body) < _MAX_REFUSAL_BYTES:
+            body += chunk
     return refused(answer.status_code, body, answer.headers, wall_clock())
 
 
