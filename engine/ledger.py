@@ -173,5 +173,8 @@ class Ledger(Protocol):
         first_segment: of a run that goes on from what another life of the server has kept of it.
         """
 
+    async def next_segment(self, response_id: str) -> int:
+        """The number that no segment of this response has had. Raises ServerError when the disk fails."""
+
     async def wait_durable(self) -> None:
         """Wait until all that was taken so far is on disk, or in the log."""

@@ -122,6 +122,11 @@ class LedgerDatabase:
             case _:
                 assert_never(record)
 
+    def next_segment(self, response_id: str) -> int:
+        """The number behind the last one of this response."""
+        (last,) = self._db.execute("SELECT max(segment) FROM segments WHERE response_id = ?", [response_id]).fetchone()
+        return 0 if last is None else last + 1
+
     def interrupt_runs(self) -> None:
         """Nobody carries the open runs any more: the server that did so is gone. One that goes on says so itself."""
         self._db.execute("UPDATE runs SET status = 'interrupted' WHERE status = 'in_progress'")

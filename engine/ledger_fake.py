@@ -33,5 +33,8 @@ class MemoryLedger:
         run = Started(response_id, principal, model, to_ms(now), num_tokens)
         return RunBill(run, self._budget, self.records.append, first_segment)
 
+    async def next_segment(self, response_id: str) -> int:
+        return max((one.segment + 1 for one in self.segments if one.response_id == response_id), default=0)
+
     async def wait_durable(self) -> None:
         await self.durable.wait()

@@ -10,7 +10,7 @@ import trio
 from engine import loop
 from engine.answers import Appended
 from engine.archive import Archive, Revived
-from engine.backends.base import Backend, Extension, ToolChoice
+from engine.backends.base import Backend, Extension, Route, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
@@ -93,16 +93,17 @@ class Responses:
         """
         self.runs.admit(principal)
         self._till.check(principal)
-        request, route_ms = self._route(request.with_trigger(), is_run=True)
+        request, route, route_ms = self._route(request.with_trigger())
+        self._admit(principal, route)
         request = await self._resolved(request, principal)
         if request.conversation_id is None:
-            live = await self._create(request, principal, before)
+            live = await self._create(request, route, principal, before)
         else:
-            live = await self._create_in(request.conversation_id, request, principal)
+            live = await self._create_in(request.conversation_id, request, route, principal)
         live.route_ms = route_ms
         return live
 
-    async def _create_in(self, conversation_id: str, request: RunRequest, principal: str) -> Live:
+    async def _create_in(self, conversation_id: str, request: RunRequest, route: Route, principal: str) -> Live:
         """A run that is given a conversation, which grows by the run when that is over."""
         if self.conversations is None:
             raise unsupported("conversation")
@@ -110,14 +111,14 @@ class Responses:
         try:
             whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
             with telling_own_input(len(earlier)):
-                live = await self._create(whole, principal, None)
+                live = await self._create(whole, route, principal, None)
         except BaseException:
             self.conversations.leave(conversation_id)
             raise
         live.at_end = partial(self.conversations.leave, conversation_id, request.items, live.response)
         return live
 
-    async def _create(self, request: RunRequest, principal: str, before: Before | None) -> Live:
+    async def _create(self, request: RunRequest, route: Route, principal: str, before: Before | None) -> Live:
         request = self._with_store(request, before)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
@@ -126,12 +127,12 @@ class Responses:
         opened = open_sequence(self.backend, request, response_id, before)
         try:
             opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
-            self.runs.admit(principal)  # preparing may have waited for a thread; the door may have closed meanwhile
             if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
                 raise RequestError("The input is empty.", param="input")
             if opened.taken_from is not None and not opened.taken_from.can_continue:  # somebody was quicker
                 opened = open_sequence(self.backend, request, response_id, without_sequence(before))
                 opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
+            self._admit(principal, route)  # again: while this was prepared the door may have closed, or others started
             meter = self._till.open_meter(response_id, request, principal, opened.sequence, extension.num_tokens)
             if opened.taken_from is not None:
                 opened.taken_from.hand_over()
@@ -159,7 +160,7 @@ class Responses:
 
     async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
-        request, _ = self._route(request)
+        request, _, _ = self._route(request)
         request = await self._resolved(request, principal)
         earlier: list[Item] = []
         if request.conversation_id is not None:
@@ -175,7 +176,7 @@ class Responses:
         """The request's context made short, without a run. Raises EngineError."""
         self.runs.admit(principal)
         self._till.check(principal)
-        request, _ = self._route(request)
+        request, _, _ = self._route(request)
         request = await self._resolved(request, principal)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
@@ -247,14 +248,17 @@ class Responses:
         self.runs.carry_soon(live, loop.times_of(extension))
         return live
 
-    def _route(self, request: RunRequest, *, is_run: bool = False) -> tuple[RunRequest, float]:
-        """The request with what its model means, and the milliseconds that took. Raises RequestError."""
+    def _route(self, request: RunRequest) -> tuple[RunRequest, Route, float]:
+        """The request with what its model means, that, and the milliseconds that took. Raises RequestError."""
         started_ms = now_ms()
         route = self.backend.resolve(request.echo.model)
-        request = apply_route(route, request)
-        if is_run and route.max_runs is not None:
+        return apply_route(route, request), route, now_ms() - started_ms
+
+    def _admit(self, principal: str, route: Route) -> None:
+        """Raises ServerError when no runs are taken any more, RequestError when there are too many."""
+        self.runs.admit(principal)
+        if route.max_runs is not None:
             self.runs.admit_model(route.id, route.max_runs)
-        return request, now_ms() - started_ms
 
     # --- going on ---
 
@@ -289,6 +293,7 @@ class Responses:
         async with self._taking_up:  # or two who ask at once would each take it up
             if live := self.runs.find(response_id, principal):
                 return live
+            next_segment = await self._till.next_segment(response_id) if takes_up else 0
             found = await self._archive.rest(response_id, principal)
             if found is None:
                 raise _not_found(response_id)
@@ -303,7 +308,7 @@ class Responses:
             if not self._archive.take_up(live, revived):
                 raise _not_found(response_id)
             live.guard = open_guard(self._lookout, live.response)
-            live.meter = self._till.meter_again(live.response, principal, live.sequence)
+            live.meter = self._till.meter_again(live.response, principal, live.sequence, next_segment)
             self.runs.carry_soon(live, None)
             return live
 

@@ -99,6 +99,9 @@ class SqliteLedger:
         run = Started(response_id, principal, model, to_ms(now), num_tokens)
         return RunBill(run, self._budget, self._write, first_segment)
 
+    async def next_segment(self, response_id: str) -> int:
+        return await self._disk.ask(lambda db: db.next_segment(response_id))
+
     async def wait_durable(self) -> None:
         await self._disk.wait_durable()
 

@@ -1,7 +1,10 @@
 """Where runs are paid for: what is left to spend, and the meter of each that starts."""
 
+from contextlib import suppress
+
 from engine.backends.base import Sequence
 from engine.clock import wall_clock
+from engine.errors import ServerError
 from engine.ledger import Ledger, SegmentReason
 from engine.meter import Meter
 from engine.request import RunRequest
@@ -33,9 +36,20 @@ class Till:
         num_tokens = num_new_tokens + num_sampled if request.generate else 0
         return self._meter(response_id, request, principal, sequence, num_tokens, sequence.num_context_tokens)
 
-    def meter_again(self, response: Response, principal: str, sequence: Sequence) -> Meter | None:
+    async def next_segment(self, response_id: str) -> int:
+        """The number of the first segment that a run samples when it goes on: the ledger may know of later ones.
+
+        Its store reaches the disk behind it, and what was cut is not stored: those steps are sampled again.
+        """
+        if self._ledger is None:
+            return 0
+        with suppress(ServerError):  # has been logged; the run goes on
+            return await self._ledger.next_segment(response_id)
+        return 0
+
+    def meter_again(self, response: Response, principal: str, sequence: Sequence, next_segment: int) -> Meter | None:
         """The meter of a run that goes on in this life of the server. It has started, so no budget stops it."""
-        first_segment = response.progress.num_segments
+        first_segment = max(next_segment, response.progress.num_segments)
         return self._meter(response.id, response.request, principal, sequence, 0, 0, first_segment)
 
     def _meter(

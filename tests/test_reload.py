@@ -68,6 +68,7 @@ def test_models_are_read_again(tmp_path: Path) -> None:
             ("[models.a]\nbackend = 'script:no.yaml'", "no.yaml"),
             ("max_lanes = 'x'", "Setting max_lanes in"),
             ("", "The settings name no models."),
+            ("models = " + "[" * 3000, "nested too deeply"),
         ]:
             file.write_text(wrong)
             answer = server.hang_up()

@@ -274,6 +274,23 @@ async def test_defaults_and_limits_hold_per_model() -> None:
         assert (await client.step())[0]["response"]["max_output_tokens"] is None
 
 
+async def test_creates_that_are_prepared_at_once_do_not_pass_the_limit_together() -> None:
+    """P101: what was admitted before it had to wait is looked at again when it starts."""
+    settings = serving(a={"max_runs": 1})
+    policies = [{"name": "keys", "kind": "secrets"}]  # looking at a long text takes turns
+    async with open_router(settings, open_script) as router, open_served(backend=router, policies=policies) as server:
+        statuses: list[int] = []
+
+        async def create() -> None:
+            reply = await server.http().create(input="word " * 50_000)
+            statuses.append(reply.status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(create)
+        assert sorted(statuses) == [200, 429, 429]
+
+
 async def test_time_of_routing_is_told() -> None:
     """P32"""
     async with open_served() as server, server.connect() as client:

@@ -271,6 +271,8 @@ def test_an_error_names_file_line_column_and_field(source, message):
 def test_a_scenario_inside_itself_is_refused():
     with pytest.raises(ScenarioError, match="nested deeper than 64 levels"):
         parse_scenario("steps: &a [{repeat: {times: 1, steps: *a}}]")
+    with pytest.raises(ScenarioError, match="nested too deeply"):
+        parse_scenario("steps: " + "[" * 3000)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,20 @@ async def test_run_that_is_taken_up_numbers_its_segments_on_whatever_is_left(led
     assert [one.response_id for one in later.records if isinstance(one, Started)] == [response_id]
 
 
+async def test_step_that_is_sampled_again_is_recorded_again(ledger: MemoryLedger) -> None:
+    """P105: its first record was kept and its end was not stored, so both have been told, and paid for."""
+    store = MemoryStore()
+    async with open_served(store=store, ledger=ledger) as server, server.connect() as client:
+        response_id, keys, _ = await paused_run(client)
+        left = as_of_now(store)
+        await finish(client, keys)
+    async with open_served(store=left, ledger=ledger) as server, server.connect() as client:
+        await resume(client, response_id, -1)
+        ended = await finish(client, pending(await client.step()))
+    assert [one.segment for one in ledger.segments] == [0, 1, 2]
+    assert recorded(ledger)[-1] == told(ended)
+
+
 # --- what it holds up ----------------------------------------------------------------------------------------------
 
 

@@ -166,6 +166,8 @@ def read_fields(source: str, file: str) -> Field:
         line = source.count("\n", 0, error.position) + 1
         column = error.position - source.rfind("\n", 0, error.position)
         raise ScenarioError(file, line, column, "", error.reason) from error
+    except RecursionError as error:
+        raise ScenarioError(file, 1, 1, "", "nested too deeply") from error
     if node is None:
         raise ScenarioError(file, 1, 1, "", "the file is empty")
     return Field(node, file)

@@ -49,6 +49,8 @@ def read_settings(file: Path | None, assignments: list[str], flags: Mapping[str,
         raise UsageError(_fault(error, file, given)) from error
     except FileNotFoundError as error:
         raise UsageError(f"--config: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{file}: nested too deeply") from error
     except (OSError, ValueError) as error:  # not TOML, not UTF-8, or a list in the environment that is no JSON
         raise UsageError(f"{file}: {error}" if file else str(error)) from error
 
@@ -142,6 +144,8 @@ async def _reload(read_again: Callable[[], Settings], backend: Backend) -> None:
         await backend.load(settings)
     except* (UsageError, EngineError, ValueError, OSError) as group:
         log.error("SIGHUP: the models stay as they are: %s", _leaf(group))
+    except* Exception as group:  # nothing that a file can hold may end the runs that go on
+        log.error("SIGHUP: the models stay as they are", exc_info=group)
     else:
         log.info("SIGHUP: the models are now %s", ", ".join(model.id for model in backend.models()))
 
