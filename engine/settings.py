@@ -39,7 +39,8 @@ class ModelSettings(BaseModel):
 
     backend: str | None = None
     model: str | None = None
-    dtype: Literal["bfloat16", "float32"] | None = None
+    device: str | None = None
+    dtype: Literal["auto", "bfloat16", "float32"] | None = None
     threads: int | None = Field(None, ge=0)
     max_kv_bytes: Bytes | None = None
     max_step_ms: Count | None = None
@@ -54,7 +55,7 @@ class ModelSettings(BaseModel):
 
 
 OF_A_BACKEND: Final = (
-    "backend", "model", "dtype", "threads", "max_kv_bytes", "max_step_ms", "tokenizer", "base_url",
+    "backend", "model", "device", "dtype", "threads", "max_kv_bytes", "max_step_ms", "tokenizer", "base_url",
     "key_file", "token_cache",
 )  # fmt: skip
 REMOTE: Final = ("cerebras", "vllm", "llamacpp", "openai")  # backends that are somebody else's HTTP API
@@ -82,8 +83,13 @@ class Settings(BaseSettings):
         "smollm2-135m-instruct",
         description="local model: default, Hugging Face id, folder, .gguf; else the service's name for it",
     )
-    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="what the local model computes in")
-    threads: int = Field(0, ge=0, description="threads of the local model; 0 is one per core")
+    device: str = Field(
+        "auto", description="where the local model computes: cpu, cuda:0, or several: cuda:0,cuda:1 (a worker each)"
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="what the local model computes in; auto: bfloat16 unless a short trial speaks against it"
+    )
+    threads: int = Field(0, ge=0, description="threads of the local model; 0: as many as help in a short trial")
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
     max_step_ms: Count = Field(
         250, description="a long prompt is taken in in steps of about this; other runs' tokens wait for one at most"

@@ -110,7 +110,11 @@ LAYERS: dict[str, str] = {
     """,
     "impure leaves": """
         backends/convert
+        backends/linears
+        backends/llama
+        backends/loading
         backends/local
+        backends/local_pool
         backends/local_sequence
         backends/model
         backends/pretrained
@@ -124,6 +128,7 @@ LAYERS: dict[str, str] = {
         backends/script
         backends/script_prompt
         backends/script_step
+        backends/stacked_kv
         backends/worker
         backends/worker_link
         database
@@ -164,6 +169,7 @@ LAYERS: dict[str, str] = {
         backends/parser
         backends/pieces
         backends/playback
+        backends/probe
         backends/prompt_format
         backends/remote
         backends/remote/chat_calls
@@ -270,9 +276,8 @@ LAYERS: dict[str, str] = {
     """,
 }
 PURE = ("pure machines", "values")
-TORCH = {f"backends/{name}" for name in ("model", "ragged", "sampling", "guide", "worker", "convert")} | {
-    "safety/scorer"
-}
+OF_A_WORKER = "convert guide linears llama loading model ragged sampling stacked_kv worker"
+TORCH = {f"backends/{name}" for name in OF_A_WORKER.split()} | {"safety/scorer"}
 # The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
 TRIO_WEBSOCKET = {
     "server/websocket",

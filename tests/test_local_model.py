@@ -20,7 +20,7 @@ from engine.backends.base import (
     TextDelta,
     ToolChoice,
 )
-from engine.backends.model import load
+from engine.backends.loading import load
 from engine.backends.pretrained import DEFAULT_MODEL, resolve
 from engine.commands.backend import choose_backend
 from engine.items import Item, decode_item
@@ -96,7 +96,8 @@ async def test_it_answers_and_calls_and_goes_on_where_it_paused():
 
 def greedy(ids: list[int], count: int) -> list[int]:
     """The model alone, in this process."""
-    model = load(resolve(DEFAULT_MODEL, lambda *_: None), dtype="float32", threads=1, progress=lambda *_: None)
+    folder = resolve(DEFAULT_MODEL, lambda *_: None)
+    model = load(folder, dtype="float32", threads=1, device="cpu", progress=lambda *_: None)
     kv, fed, drawn = model.new_kv(), ids, list[int]()
     while len(drawn) < count:
         fed = [int(model.step([(kv, fed)])[0].argmax())]

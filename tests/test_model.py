@@ -6,11 +6,10 @@ import torch
 from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
 
 from engine.backends import model as model_module
-from engine.backends.model import Model, PackedLinear, UnsupportedModel, load
+from engine.backends.model import Model, PackedLinear, UnsupportedModel
+from tests.stepping import IDS, expected, feed
 from tests.tiny import CONTEXT_WINDOW, VOCAB_SIZE
-from tests.tiny_model import make_network, save_model
-
-IDS = [int(id_) for id_ in np.random.default_rng(0).integers(3, 280, 700)]
+from tests.tiny_model import make_network
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +20,6 @@ def stock():
 @pytest.fixture(scope="module")
 def model():
     return Model(make_network(), packed=False)
-
-
-def expected(stock, ids: list[int]) -> np.ndarray:
-    """The stock model's logits after the last id."""
-    with torch.inference_mode():
-        return stock(torch.tensor([ids]), logits_to_keep=1).logits[0, -1].numpy()
-
-
-def feed(model: Model, kv, ids: list[int], *chunks: int) -> np.ndarray:
-    """Step through ids in chunks of these sizes and then the rest; the last logits."""
-    start, row = 0, None
-    for size in [*chunks, len(ids) - sum(chunks)]:
-        row = model.step([(kv, ids[start : start + size])])[0]
-        start += size
-    return row
 
 
 def test_a_fresh_prompt_is_bit_identical_to_stock(model, stock):
@@ -121,20 +105,6 @@ def test_packed_linears_are_bit_identical_in_bfloat16():
 def test_the_cache_is_measured_from_the_config(model):
     assert model.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     assert model.vocab_size == VOCAB_SIZE
-
-
-def test_load_reports_its_stages(tmp_path, stock):
-    stages = []
-    model = load(
-        save_model(tmp_path), dtype="float32", threads=1, progress=lambda stage, done, total: stages.append(stage)
-    )
-    assert stages == ["weights", "weights", "warm-up", "warm-up"]
-    assert np.array_equal(feed(model, model.new_kv(), IDS[:30]), expected(stock, IDS[:30]))
-
-
-def test_a_folder_without_a_model_is_an_error(tmp_path):
-    with pytest.raises((OSError, ValueError)):
-        load(tmp_path, dtype="float32", threads=1, progress=lambda *_: None)
 
 
 def test_what_attention_cannot_do_is_refused():

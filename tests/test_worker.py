@@ -137,6 +137,6 @@ def test_waiting_takes_all_that_is_there():
 
 def test_arguments_have_defaults_but_for_the_stop_ids(capsys):
     args = parse_args(["folder", "--stop-ids", "2", "3"])
-    assert (args.dtype, args.stop_ids) == ("bfloat16", [2, 3])
+    assert (args.device, args.dtype, args.threads, args.stop_ids) == ("auto", "auto", 0, [2, 3])
     with pytest.raises(SystemExit):
         parse_args(["folder"])

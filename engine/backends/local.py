@@ -298,20 +298,21 @@ async def open_local_backend(
     make_prompt: Callable[[RunSpec], Prompt],
     *,
     max_kv_bytes: int,
-    dtype: Literal["bfloat16", "float32"] = "bfloat16",
-    threads: int | None = None,
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto",
+    threads: int = 0,
+    device: str = "auto",
     max_step_ms: int = 250,
     worker: Sequence[str] = (sys.executable, "-m", "engine.backends.worker"),
     progress: Progress = lambda what, fraction: None,
 ) -> AsyncIterator[LocalBackend]:
     """The backend, at once; the worker loads the model meanwhile, and steps wait for it.
 
-    make_prompt: the prompt of a run. max_kv_bytes: KV of paused and ended runs gives way beyond this. threads: None
-    for one per core. max_step_ms: how long a step that takes prompts in may be, about. worker: the command that becomes
-    one, given folder and options. progress: what is being done, and the fraction done, 0 to 1.
+    make_prompt: the prompt of a run. max_kv_bytes: KV of paused and ended runs gives way beyond this. dtype, threads,
+    device: the worker finds out what is `auto`, or 0. max_step_ms: how long a step that takes prompts in may be, about.
+    worker: the command that becomes one, given folder and options. progress: what is being done, and the fraction done,
+    0 to 1.
     """
-    argv = [*worker, str(model.folder), "--dtype", dtype]
-    argv += ["--threads", str(threads)] if threads else []
+    argv = [*worker, str(model.folder), "--device", device, "--dtype", dtype, "--threads", str(threads)]
     argv += ["--max-step-ms", str(max_step_ms)]
     argv += ["--stop-ids", *map(str, model.stop_ids)]
     link = WorkerLink(argv, progress, Ready, ReportReader)

@@ -1,32 +1,21 @@
-"""The model: a stock transformers causal LM that takes any number of sequences through one step.
+"""Any stock transformers causal LM, taking any number of sequences through one step.
 
 `Model.step` takes ids of several sequences, whole prompts and single tokens mixed, and returns the logits that follow
-each one's last id. What makes it quick on a CPU: the ragged attention of `ragged.py`, and linear layers whose bf16
-weights are brought into oneDNN's blocked order once instead of on every call (26 against 37 ms a token).
+each one's last id. Attention is that of `ragged.py`; linear layers are packed where that pays (see `linears.py`).
 
 All calls must come from one thread: OpenMP keeps a pool per calling thread, and a second one costs 45 %.
 """
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
-from engine.backends import ragged
+from engine.backends import linears, ragged
 from engine.backends.ragged import KV, Part
-
-DType = Literal["bfloat16", "float32"]
-Progress = Callable[[str, int, int], None]
-
-_DTYPES: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
-# oneDNN picks kernels by shape and compiles them at first use: a prompt, a token, a batch of tokens.
-_WARM_UP: Final = ([[0] * 32], [[0]], [[0], [0]])
 
 
 class UnsupportedModel(Exception):
@@ -34,18 +23,16 @@ class UnsupportedModel(Exception):
 
 
 class PackedLinear(nn.Module):  # type: ignore[misc]  # torch is not type-checked here
-    """A bf16 linear layer with its weight in blocked order. Results are bit-identical; inference only."""
+    """In the place of a bf16 linear layer. Results are bit-identical; inference only."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 1)
-        self._bias = linear.bias
+        self._product = linears.PackedLinear(linear.weight.detach(), linear.bias)
         self.in_features, self.out_features = linear.in_features, linear.out_features
 
     def forward(self, rows: Tensor) -> Tensor:
         """rows: [..., in_features]; returns [..., out_features]."""
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
-        return output
+        return self._product(rows)
 
 
 class Model:
@@ -61,6 +48,7 @@ class Model:
         if packed:
             _pack_linears(network)
         self._network = network
+        self._device = network.device
         self._num_layers = int(config.num_hidden_layers)
         self.vocab_size = int(config.vocab_size)
         self.kv_bytes_per_token = _kv_bytes_per_token(config, next(network.parameters()).element_size())
@@ -78,44 +66,26 @@ class Model:
         ids: list[int] = []
         positions: list[int] = []
         for kv, new_ids in work:
-            parts.append(Part(kv, len(ids), len(new_ids)))
+            parts.append(Part(kv, len(ids), len(new_ids), self._device))
             ids.extend(new_ids)
             positions.extend(range(kv.length, kv.length + len(new_ids)))
-        logits = self._forward(parts, torch.tensor([ids]), torch.tensor([positions]))
+        logits = self._forward(parts, self._tensor([ids]), self._tensor([positions]))
         for part in parts:
             part.kv.advance(part.count)
-        rows: NDArray[np.float32] = logits.float().numpy()
+        rows: NDArray[np.float32] = logits.float().cpu().numpy()
         return rows
 
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.tensor(values, device=self._device)
+
     def _forward(self, parts: list[Part], ids: Tensor, positions: Tensor) -> Tensor:
-        last = torch.tensor([part.start + part.count - 1 for part in parts])
+        last = self._tensor([part.start + part.count - 1 for part in parts])
         with torch.inference_mode():
             output = self._network(
                 input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last, parts=parts
             )
         logits: Tensor = output.logits[0]
         return logits
-
-    def warm_up(self) -> None:
-        """Pay now for what the first calls of each kind of step cost more (some 100 ms)."""
-        for batch in _WARM_UP:
-            self.step([(self.new_kv(), ids) for ids in batch])
-
-
-def load(folder: Path, *, dtype: DType, threads: int, progress: Progress) -> Model:
-    """Load a model folder (config.json and safetensors). Raises OSError, ValueError or UnsupportedModel.
-
-    progress: called with a stage, and how many of its units are done, of how many.
-    """
-    torch.set_num_threads(threads)
-    progress("weights", 0, 1)
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=_DTYPES[dtype], local_files_only=True)
-    progress("weights", 1, 1)
-    model = Model(network, packed=dtype == "bfloat16" and torch.backends.mkldnn.is_available())
-    progress("warm-up", 0, 1)
-    model.warm_up()
-    progress("warm-up", 1, 1)
-    return model
 
 
 def _pack_linears(network: nn.Module) -> None:

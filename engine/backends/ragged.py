@@ -80,8 +80,9 @@ def _grown(layer: Tensor, length: int, capacity: int) -> Tensor:
 class Part:
     """One sequence's share of a batch: `count` new tokens from `start` of the flattened batch on."""
 
-    def __init__(self, kv: KV, start: int, count: int) -> None:
+    def __init__(self, kv: KV, start: int, count: int, device: torch.device) -> None:
         self.kv = kv
+        self._device = device
         self.start = start
         self.count = count
         self._mask: Tensor | None = None
@@ -92,7 +93,7 @@ class Part:
         if past == 0 and window is None:
             return None
         if self._mask is None or window is not None:
-            ones = torch.ones(self.count, past + self.count, dtype=torch.bool)
+            ones = torch.ones(self.count, past + self.count, dtype=torch.bool, device=self._device)
             causal = ones.tril(past)
             if window is not None:
                 return causal & ones.triu(past - window + 1)

@@ -61,15 +61,16 @@ def load(args: argparse.Namespace, output: Output, began: float) -> Jobs:
     # Not at the top: stdout must be ours before a library can print, and these imports are half the start's time.
     from transformers.utils import logging
 
-    from engine.backends import model
+    from engine.backends import loading
     from engine.backends.guide import Guides
 
     logging.disable_progress_bar()
     output.send([Loading("libraries", 1, 1)])
-    loaded = model.load(
+    loaded = loading.load(
         args.folder,
         dtype=args.dtype,
         threads=args.threads,
+        device=args.device,
         progress=lambda stage, done, total: output.send([Loading(stage, done, total)]),
     )
     file = args.folder / "tokenizer.json"
@@ -102,8 +103,9 @@ def waiting(commands: SimpleQueue[T], *, block: bool) -> Iterator[T]:
 def parse_args(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="engine.backends.worker", description="Model worker; started by the server.")
     parser.add_argument("folder", type=Path, help="config.json, safetensors and tokenizer.json")
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", choices=["auto", "bfloat16", "float32"], default="auto")
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as help")
     parser.add_argument("--max-step-ms", type=int, default=250, help="how long a step that takes prompts in may be")
     parser.add_argument("--stop-ids", type=int, nargs="+", required=True, help="ids that end a step")
     return parser.parse_args(argv)

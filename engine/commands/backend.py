@@ -1,7 +1,7 @@
 """Which backend the settings mean, made ready to open."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import trio
 
 from engine.backends.base import Backend
 from engine.backends.local import LocalModel, open_local_backend
+from engine.backends.local_pool import LocalPool
 from engine.backends.pretrained import resolve, tokenizer_folder
 from engine.backends.prompt import Prompt
 from engine.backends.prompt_format import PromptFormat
@@ -65,14 +66,20 @@ async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[B
     # The one that the template ends a turn with comes first: a complete grammar is ended with it.
     stop_ids = tuple(sorted(form.stop_ids, key=lambda stop: [stop] != form.close_ids[:1]))
     model = LocalModel(folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=stop_ids)
-    opened = open_local_backend(
-        model,
-        partial(Prompt, form),
-        max_kv_bytes=settings.max_kv_bytes,
-        dtype=settings.dtype,
-        threads=settings.threads or None,
-        max_step_ms=settings.max_step_ms,
-        progress=progress,
-    )
-    async with opened as backend:
-        yield backend
+    async with AsyncExitStack() as stack:
+        backends = [
+            await stack.enter_async_context(
+                open_local_backend(
+                    model,
+                    partial(Prompt, form),
+                    max_kv_bytes=settings.max_kv_bytes,
+                    device=device,
+                    dtype=settings.dtype,
+                    threads=settings.threads,
+                    max_step_ms=settings.max_step_ms,
+                    progress=progress,
+                )
+            )
+            for device in settings.device.split(",")
+        ]
+        yield backends[0] if len(backends) == 1 else LocalPool(backends)
