@@ -71,6 +71,7 @@ LAYERS: dict[str, str] = {
         server/heartbeat
         server/http
         server/http_connection
+        server/lane_writer
         server/lanes
         server/query
         server/reader

@@ -24,6 +24,7 @@ from engine.sealing import Sealer, new_key
 from engine.server.contents import ContentRoutes
 from engine.server.conversations import ConversationRoutes
 from engine.server.exchange import Answer, Request, error_answer
+from engine.server.heartbeat import Heart
 from engine.server.http import serve_http
 from engine.server.routes import Routes, Service
 from engine.server.runs import RunRoutes
@@ -46,12 +47,13 @@ class App:
         self._lookout = lookout
         self._settings = settings
         self._closing = trio.Event()
+        self.heart = Heart()
         self._num_connections = 0
         rows = [*RunRoutes(responses, settings).rows(), *ContentRoutes(responses).rows()]
         if responses.conversations is not None:
             rows += ConversationRoutes(responses.conversations, settings).rows()
         self._routes = Routes(self.service, settings, rows)
-        self._upgrade = partial(serve_websocket, responses=responses, settings=settings, closing=self._closing)
+        self._upgrade = partial(serve_websocket, responses=responses, settings=settings, heart=self.heart)
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
@@ -85,6 +87,7 @@ class App:
         """Finish the runs, then let every connection flush and close."""
         await self.responses.drain()
         self._closing.set()
+        self.heart.stop()
 
 
 @asynccontextmanager
@@ -103,7 +106,9 @@ async def open_app(
     """
     async with trio.open_nursery() as runs:
         responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, ledger, lookout)
-        yield App(responses, settings, lookout)
+        app = App(responses, settings, lookout)
+        runs.start_soon(app.heart.run)
+        yield app
         runs.cancel_scope.cancel("the server stops")
 
 

@@ -10,6 +10,7 @@ gives one terminal per step, and a cursor that waits at a pause never sees what 
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,14 +23,15 @@ from engine.errors import EngineError, NotFound, RequestError, ServerError
 from engine.events import encode_event
 from engine.frames import Append, Inject, Resume
 from engine.items import Answer, answer_key
-from engine.live import Cursor, Live, is_terminal
-from engine.outgoing import EventForm, encode_frame, with_lane
+from engine.live import Live
+from engine.outgoing import encode_frame, with_lane
 from engine.request import read_append, read_create, read_input
 from engine.response import Response
 from engine.responses import Responses
 from engine.server.access import Admission
 from engine.server.frame_stream import FrameStream
-from engine.server.heartbeat import Ending, wait_end
+from engine.server.heartbeat import Ending, Heart, Pulse
+from engine.server.lane_writer import LaneWriter
 from engine.server.lanes import Lanes, resume_accepted
 from engine.server.steering import Steering
 from engine.server.timing import timing_frame
@@ -49,21 +51,19 @@ from engine.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_FIRST_BATCH = 2  # events in the first segment after a rest, so that the first does not wait for the others' encoding
-_BATCH = 16  # events of one lane before the next lane's turn, and in one segment; guessed, not measured
 _RECEIVE_BUFFER = 1 << 16
 _CLOSE_CODES = {Ending.STOPPING: 1012, Ending.TOO_OLD: 1001, Ending.SILENT: 1011}
 
 
 async def serve_websocket(
-    stream: trio.abc.Stream, admission: Admission, responses: Responses, settings: Settings, closing: trio.Event
+    stream: trio.abc.Stream, admission: Admission, responses: Responses, settings: Settings, heart: Heart
 ) -> None:
-    """Serve one upgraded connection to its end; `closing` is set when the server stops. Raises only Cancelled."""
+    """Serve one upgraded connection to its end. Raises only Cancelled."""
     try:
         async with trio.open_nursery() as nursery:
             frames = FrameStream(stream)
             ws = await _accept(nursery, frames, admission, settings)
-            await Connection(ws, frames, admission, responses, settings, closing).run()
+            await Connection(ws, frames, admission, responses, settings, heart).run()
             nursery.cancel_scope.cancel()
     # One boundary per connection: a handler error must not take the server down. trio-websocket's own reader may
     # raise LocalProtocolError when a ping arrives during our close (python-trio/trio-websocket#184).
@@ -93,19 +93,18 @@ class Connection:
         admission: Admission,
         responses: Responses,
         settings: Settings,
-        closing: trio.Event,
+        heart: Heart,
     ) -> None:
         self._ws = ws
         self._stream = stream
         self._admission = admission
         self._responses = responses
         self._settings = settings
-        self._closing = closing
+        self._heart = heart
         self._session = Session(settings, admission.lifecycle)
-        self._lanes = Lanes(self._session, responses, admission.principal, self._wake_writer)
+        self._writer = LaneWriter(stream, settings, self._check_open, self._finish_step)
+        self._lanes = Lanes(self._session, responses, admission.principal, self._writer.wake)
         self._steering = Steering(self._session, self._lanes, responses, settings, self._send)
-        self._wake = trio.Event()
-        self._written: trio.Event | None = None  # there when somebody waits for the writer to have nothing left
         self._close_code = (1000, "")
 
     async def run(self) -> None:
@@ -113,9 +112,12 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                for task in (self._write, self._keep_time):
-                    nursery.start_soon(self._until_closed, task)
-                await self._until_closed(self._read)
+                nursery.start_soon(self._until_closed, partial(self._writer.run, self._lanes))
+                number = self._heart.add(self._pulse())
+                try:
+                    await self._until_closed(self._read)
+                finally:
+                    self._heart.discard(number)
         finally:
             self._lanes.let_go()
             with trio.move_on_after(self._settings.close_timeout_s, shield=True):
@@ -130,6 +132,10 @@ class Connection:
             # The last frame may be torn, so this stream is done for; the runs are not.
             self._close_code = (1013, "slow reader")
         self._nursery.cancel_scope.cancel("the connection is over")
+
+    def _check_open(self) -> None:
+        if reason := self._ws.closed:
+            raise ConnectionClosed(reason)
 
     # --- reading ---
 
@@ -189,7 +195,7 @@ class Connection:
 
     def _send(self, frame: dict[str, Any], stream_id: str | None) -> None:
         self._stream.put_text(with_lane(encode_frame(frame), stream_id))
-        self._wake_writer()
+        self._writer.wake()
 
     # --- commands ---
 
@@ -237,7 +243,7 @@ class Connection:
         """Acknowledge an append, behind `response.created` however fast it came."""
         cursor = self._lanes.cursor(stream_id)
         if cursor is not None and cursor.next == 0 and not cursor.is_dropped:
-            self._put_events(stream_id, cursor, _FIRST_BATCH)
+            self._writer.put_first(stream_id, cursor)
         frame = {"type": "response.append.accepted", "response_id": live.response.id}
         self._send(frame | {"answered": done.answered, "still_pending": done.still_pending}, stream_id)
 
@@ -286,49 +292,7 @@ class Connection:
         self._lanes.adopt(frame.stream_id, live, first)
         self._send(resume_accepted(live, first), frame.stream_id)
 
-    def _wake_writer(self) -> None:
-        self._wake.set()
-
-    # --- writing ---
-
-    async def _write(self) -> None:
-        limit = _FIRST_BATCH
-        while True:
-            self._wake = trio.Event()
-            self._put_what_is_there(limit)
-            if self._stream.has_frames:
-                limit = _BATCH
-                await self._flush()
-                continue
-            limit = _FIRST_BATCH
-            if self._written is not None:
-                self._written.set()
-            await self._wake.wait()
-            if self._stream.has_frames:
-                # A turn of the scheduler, about 10 µs: the first event of a step that starts at once then shares its
-                # segment with the acknowledgement, which saves a system call and a wake-up each side.
-                await trio.lowlevel.checkpoint()
-
-    def _put_what_is_there(self, limit: int) -> None:
-        """Put up to `limit` events of each lane into the next segment, behind what the others have put there."""
-        for stream_id, cursor in self._lanes.cursors():
-            self._put_events(stream_id, cursor, limit)
-
-    def _put_events(self, stream_id: str | None, cursor: Cursor, limit: int) -> None:
-        form = EventForm(self._settings.event_names, cursor.live.response.request.wants_padding)
-        for event in cursor.read_nowait(limit):
-            if is_terminal(event):
-                self._finish_step(stream_id, event)
-            else:
-                self._stream.put_text(with_lane(form.encode(event), stream_id))
-
-    async def _flush(self) -> None:
-        if reason := self._ws.closed:
-            raise ConnectionClosed(reason)
-        with trio.move_on_after(self._settings.send_timeout_s) as patience:
-            await self._stream.flush()
-        if patience.cancelled_caught:
-            raise trio.TooSlowError
+    # --- terminals ---
 
     def _finish_step(self, stream_id: str | None, event: Any) -> None:
         if self._admission.wants_timing:
@@ -371,20 +335,28 @@ class Connection:
 
     # --- the end ---
 
-    async def _keep_time(self) -> None:
-        """Wait until the connection has to end, and tell the client what it may still be told."""
-        ending = await wait_end(
-            self._stream, self._wake_writer, lambda: self._session.has_paused, self._closing, self._settings
+    def _pulse(self) -> Pulse:
+        def end(ending: Ending) -> None:
+            self._nursery.start_soon(self._until_closed, partial(self._end, ending))
+
+        return Pulse(
+            self._stream,
+            self._writer.wake,
+            lambda: self._session.has_paused,
+            end,
+            self._settings,
+            trio.current_time(),
         )
+
+    async def _end(self, ending: Ending) -> None:
+        """Tell the client what it may still be told; then the connection is over."""
         self._close_code = (_CLOSE_CODES[ending], ending.value)
         if ending is Ending.SILENT:
             return
         if ending is Ending.TOO_OLD:
             self._refuse_sampling_lanes()
-        self._written = trio.Event()
-        self._wake_writer()
         with trio.move_on_after(self._settings.send_timeout_s):
-            await self._written.wait()
+            await self._writer.wait_written()
 
     def _refuse_sampling_lanes(self) -> None:
         """Tell lanes that sample; the others learn it from the close, since nothing may follow their terminal."""
