@@ -1,0 +1,127 @@
+"""Agent runs of twenty calls by the chat route on the contract server: every lifecycle, every encoding.
+
+`pytest -s tests/test_chat_runs.py -k bytes` prints what goes to the service in each turn.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+import trio
+
+from engine.backends.remote.encoding import Encoding
+from tests.agent_runs import LIFECYCLES, arguments, by_append
+from tests.chat_route import open_chat
+from tests.contract_answers import Answer, CallShape, called, problem, said, thought
+from tests.contract_server import ContractServer, Sent
+from tests.served import Client, open_served
+
+CALLS: Final = 20
+_SHAPES: Final[list[CallShape]] = ["whole", "split", "no_index", "no_id", "bare"]
+
+
+@pytest.fixture(autouse=True)
+async def _deadline() -> AsyncIterator[None]:
+    with trio.fail_after(30):
+        yield
+
+
+@asynccontextmanager
+async def open_client(server: ContractServer) -> AsyncIterator[Client]:
+    """A client of ours whose model is behind this server."""
+    async with open_chat(server) as backend, open_served(backend=backend) as served, served.connect() as client:
+        yield client
+
+
+def look_around(sent: Sent) -> Answer:
+    """Calls until twenty outputs are there, each time in another shape."""
+    number = sum(message["role"] == "tool" for message in sent.body["messages"])
+    if number == CALLS:
+        return Answer(deltas=said("Seen", " all."), cached_tokens=100 * number)
+    call = called("look", arguments(number), call_id=f"call_{number}", shape=_SHAPES[number % len(_SHAPES)])
+    deltas = [*thought("Next."), *said("I look."), *call]
+    return Answer(deltas=deltas, prompt_tokens=150 * (number + 1), cached_tokens=100 * number)
+
+
+def check_history(server: ContractServer) -> None:
+    """Each turn was asked for with the messages of the one before and what is new; outputs name their calls."""
+    bodies = [sent.body for sent in server.asked]
+    for before, after in pairwise(bodies):
+        length = len(before["messages"])
+        assert after["messages"][:length] == before["messages"]
+        (said_then, output) = after["messages"][length:]
+        assert said_then["content"] == "I look." and said_then["reasoning"] == "Next."
+        (call,) = said_then["tool_calls"]
+        assert output == {
+            "role": "tool",
+            "content": f"seen {call['function']['arguments']}",
+            "tool_call_id": call["id"],
+        }
+    last = [message["content"] for message in bodies[-1]["messages"] if message["role"] == "tool"]
+    assert last == [f"seen {arguments(number)}" for number in range(CALLS)]
+
+
+@pytest.mark.parametrize("lifecycle", LIFECYCLES)
+async def test_twenty_calls_in_every_lifecycle(lifecycle: str) -> None:
+    server = ContractServer(look_around)
+    async with open_chat(server) as backend, open_served(backend=backend) as served:
+        run = await LIFECYCLES[lifecycle](served)
+    assert (run.num_calls, run.text, len(server.asked)) == (CALLS, "Seen all.", CALLS + 1)
+    check_history(server)
+    if lifecycle != "inject":
+        assert [usage["input_tokens_details"]["cached_tokens"] for usage in run.usages] == list(range(0, 2001, 100))
+    if lifecycle in ("append", "inject", "chain"):
+        assert len({sent.connection for sent in server.asked}) == 1
+
+
+@pytest.mark.parametrize("encoding", [Encoding(msgpack=m, gzip=g) for m in (False, True) for g in (False, True)])
+async def test_bytes_of_a_turn_grow_by_what_is_new(encoding: Encoding) -> None:
+    server = ContractServer(look_around)
+    async with open_chat(server, encoding=encoding) as backend, open_served(backend=backend) as served:
+        await by_append(served)
+    sizes = [len(sent.raw) for sent in server.asked]
+    grown = [after - before for before, after in pairwise(sizes)]
+    print(
+        f"\n{encoding}: bytes of turns 1, 10, 21: {sizes[0]}, {sizes[9]}, {sizes[20]}; a turn adds {sorted(grown)[10]}"
+    )
+    assert max(grown) <= 1.2 * min(grown), "what a turn adds does not depend on how much there is"
+
+
+async def test_times_and_reused_tokens_reach_the_client() -> None:
+    async with open_client(ContractServer(look_around)) as client:
+        await client.create()
+        done = (await client.step())[-1]["response"]
+    timing: Any = done["timing"]["step"]
+    assert (timing["queue_ms"] >= 250, timing["prefill_ms"], timing["sampling_ms"]) == (True, 500, 1000)
+    assert done["usage"]["input_tokens"] == 150
+
+
+async def test_a_run_goes_on_when_the_service_was_away_during_a_pause() -> None:
+    server = ContractServer(look_around)
+    async with open_chat(server) as backend, open_served(backend=backend) as served, served.connect() as client:
+        await client.create()
+        done = (await client.step())[-1]["response"]
+        await server.drop_all()
+        await client.answer((done["pending"][0]["answer_key"], "seen"))
+        assert (await client.step())[-1]["type"] == "response.done"
+
+
+async def test_a_stream_that_breaks_after_words_have_gone_out_fails_the_run_once() -> None:
+    answers = [Answer(deltas=said("Hel"), error=problem("boom at /srv/model.py", "server_error"))]
+    async with open_client(ContractServer(answers)) as client:
+        await client.create()
+        frames = await client.step()
+    assert [frame["delta"] for frame in frames if frame["type"] == "response.output_text.delta"] == ["Hel"]
+    assert frames[-1]["type"] == "response.failed"
+    assert frames[-1]["response"]["error"]["code"] == "server_error"
+    assert "/srv" not in frames[-1]["response"]["error"]["message"], "the service's own words are for the log"
+
+
+async def test_a_service_under_load_tells_the_client_when_to_come_again() -> None:
+    answers = [Answer(status=429, error=problem("queue", "queue_exceeded"), headers={"retry-after": "60"})]
+    async with open_client(ContractServer(answers)) as client:
+        await client.create()
+        error = (await client.step())[-1]["response"]["error"]
+    assert error["code"] == "rate_limit_exceeded" and "60s" in error["message"]
