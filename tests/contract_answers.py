@@ -22,10 +22,11 @@ _REASONING_FIELD: Final[dict[Dialect, str]] = {
 
 @dataclass(frozen=True)
 class Piece:
-    """What one chunk of a raw route brings."""
+    """What one chunk of a raw route brings. is_hidden: llama.cpp's stream counts the ids, but leaves them out."""
 
     text: str = ""
     ids: tuple[int, ...] = ()
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +238,8 @@ class LlamaShape(Shape):
         count = 0
         for piece in self.answer.pieces:
             count += len(piece.ids)
-            yield self._part(piece, count) | {"stop": False}
+            if not piece.is_hidden:
+                yield self._part(piece, count) | {"stop": False}
 
     def _part(self, piece: Piece, count: int) -> Json:
         ids = list(piece.ids) if self.asked.get("return_tokens") else []

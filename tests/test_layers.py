@@ -116,7 +116,6 @@ LAYERS: dict[str, str] = {
         backends/loading
         backends/local
         backends/local_pool
-        backends/local_sequence
         backends/model
         backends/pretrained
         backends/prompt
@@ -125,11 +124,15 @@ LAYERS: dict[str, str] = {
         backends/remote/chat_sequence
         backends/remote/lines
         backends/remote/link
+        backends/remote/raw
+        backends/remote/raw_prompt
+        backends/remote/raw_turn
         backends/router
         backends/script
         backends/script_prompt
         backends/script_step
         backends/stacked_kv
+        backends/token_sequence
         backends/worker
         backends/worker_link
         database
@@ -164,7 +167,6 @@ LAYERS: dict[str, str] = {
         backends/jobs
         backends/json_scanner
         backends/kv_cache
-        backends/local_step
         backends/logprobs
         backends/model_facts
         backends/parser
@@ -182,8 +184,10 @@ LAYERS: dict[str, str] = {
         backends/remote/chat_step
         backends/remote/chat_tools
         backends/remote/chat_turn
+        backends/remote/dialects
         backends/remote/encoding
         backends/remote/growing
+        backends/remote/hold
         backends/remote/rate_limits
         backends/remote/sse
         backends/routed_sequence
@@ -196,6 +200,7 @@ LAYERS: dict[str, str] = {
         backends/script_context
         backends/script_take
         backends/template
+        backends/token_step
         backends/toolset
         backends/turns
         backends/vocabulary

@@ -1,4 +1,4 @@
-"""local.py, local_sequence.py and worker_link.py over a real worker process, most with a model that needs no torch.
+"""local.py, token_sequence.py and worker_link.py over a real worker process, most with a model that needs no torch.
 
 The fake model's logits depend on every id and its place, so what it says proves which context it had.
 """
@@ -18,8 +18,8 @@ import trio
 from engine.backends.base import CallEnd, Past, StepEnd, StepSpec, TextDelta
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalBackend, open_local_backend
-from engine.backends.local_sequence import LocalSequence
 from engine.backends.prompt import Prompt, PromptFormat
+from engine.backends.token_sequence import TokenSequence
 from engine.backends.vocabulary import Span
 from engine.errors import BackendError, NotFound
 from engine.items import FunctionCallOutput, Message
@@ -55,11 +55,11 @@ async def opened(
             yield backend
 
 
-async def give(sequence: LocalSequence, ids: Sequence[int]) -> None:
+async def give(sequence: TokenSequence, ids: Sequence[int]) -> None:
     sequence.commit(await sequence.prepare([message(ids)]))
 
 
-async def finish(sequence: LocalSequence) -> tuple[list[int], StepEnd]:
+async def finish(sequence: TokenSequence) -> tuple[list[int], StepEnd]:
     """The rest of a step: ids as the deltas tell them, and its end."""
     text = ""
     while True:
@@ -71,7 +71,7 @@ async def finish(sequence: LocalSequence) -> tuple[list[int], StepEnd]:
                     return [int(word) for word in text.split()], delta
 
 
-async def step(sequence: LocalSequence, max_tokens: int | None = 8) -> tuple[list[int], StepEnd]:
+async def step(sequence: TokenSequence, max_tokens: int | None = 8) -> tuple[list[int], StepEnd]:
     sequence.start_step(StepSpec(max_tokens=max_tokens))
     return await finish(sequence)
 

@@ -1,6 +1,7 @@
 """base.py's promises, kept by every backend alike: fork, restart, interrupt, restore, summaries, log-probabilities.
 
-Each test runs on a scripted run (without and with a tokenizer) and on the local backend over a real worker process.
+Each test runs on a scripted run (without and with a tokenizer), on the local backend over a real worker process, and
+on the raw route to a service.
 """
 
 import sys
@@ -27,13 +28,16 @@ from engine.backends.base import (
 )
 from engine.backends.local import open_local_backend
 from engine.backends.prompt import Prompt, PromptFormat
+from engine.backends.remote.raw import RawBackend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_context import EstimatedContext
 from engine.backends.script_prompt import PromptContext
 from engine.items import FunctionCallOutput, Item, Message
 from engine.toolspec import Tool
+from tests.contract_server import ContractServer
 from tests.local_model import MODEL_ID, local_model
+from tests.remote_model import hashed, open_remote, speaking
 from tests.tiny import HERMES, save_format
 
 SCENARIO = f"""
@@ -55,7 +59,7 @@ def folder(tmp_path_factory) -> Path:
     return save_format(tmp_path_factory.mktemp("format"), HERMES)
 
 
-@pytest.fixture(params=["script", "script with a tokenizer", "local"])
+@pytest.fixture(params=["script", "script with a tokenizer", "local", "remote"])
 def opened(request, folder) -> Opener:
     form = PromptFormat.load(folder)
 
@@ -70,6 +74,9 @@ def opened(request, folder) -> Opener:
                 ) as local:
                     await local.wait_ready()
                     yield local
+            elif request.param == "remote":
+                async with open_remote(ContractServer(speaking(hashed), models=(MODEL_ID,)), form) as remote:
+                    yield remote
             else:
                 context = EstimatedContext if request.param == "script" else partial(PromptContext, form)
                 yield ScriptBackend([parse_scenario(SCENARIO)], context)
@@ -278,7 +285,7 @@ async def test_logprobs_come_with_the_text_where_there_are_any_and_never_unasked
         await give(sequence, SUN)
         *said, _ = await step(sequence, StepSpec(ToolChoice("none"), max_tokens=20, top_logprobs=2))
         tokens = [token for delta in said if isinstance(delta, TextDelta) for token in delta.logprobs]
-        if isinstance(backend, ScriptBackend):
+        if isinstance(backend, ScriptBackend | RawBackend):
             assert text(said) and not tokens
             return
         span = list(sequence.tokens.since(seen))[-1]

@@ -42,7 +42,7 @@ class Grammars:
         self._vocabulary = vocabulary
         self._tools = tools
         self._parallel = parallel
-        self._answer = _answer_schema(text_format)
+        self._answer = answer_schema(text_format)
         self._built: dict[tuple[frozenset[str], bool], str] = {}
         self._check(tools.by_label)
 
@@ -123,7 +123,7 @@ class Grammars:
             )
 
 
-def _answer_schema(text_format: dict[str, Any] | None) -> dict[str, Any] | None:
+def answer_schema(text_format: dict[str, Any] | None) -> dict[str, Any] | None:
     """The schema that the model's text has to follow; None for free text."""
     match (text_format or {}).get("type", "text"):
         case "text":

@@ -1,6 +1,6 @@
 """The local model as a Backend: sequences here, one worker process with the model, a KV budget between them.
 
-Who does what: `local_sequence` knows one run, `worker_link` keeps a worker alive and carries frames, `kv_cache` decides
+Who does what: `token_sequence` knows one run, `worker_link` keeps a worker alive and carries frames, `kv_cache` decides
 whose KV stays. This file joins them, and restores a new worker after a death: the steps that were under way begin
 again from their token logs; paused sequences are sent again when their next step begins.
 """
@@ -33,8 +33,9 @@ from engine.backends.frames import (
     Stop,
 )
 from engine.backends.kv_cache import KVCache, Use
-from engine.backends.local_sequence import LocalSequence, Prompt, Sampling
+from engine.backends.token_sequence import Prompt, Sampling, TokenSequence
 from engine.backends.worker_link import WorkerLink
+from engine.errors import BackendError
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class LocalBackend:
         self._max_kv_bytes = max_kv_bytes
         self._cache = KVCache(max_tokens=0)  # the budget follows when the worker says what a token takes
         self._admission = Admission(max_tokens=0)
-        self._jobs: dict[int, LocalSequence] = {}  # admitted or waiting; with no worker up, all wait
+        self._jobs: dict[int, TokenSequence] = {}  # admitted or waiting; with no worker up, all wait
         self._num_sequences = 0
         self._num_closed = 0
         self._num_jobs = 0
@@ -130,7 +131,7 @@ class LocalBackend:
             raise model_not_found(str(model))
         return Route(id=self._model.id)
 
-    def open_sequence(self, spec: RunSpec) -> LocalSequence:
+    def open_sequence(self, spec: RunSpec) -> TokenSequence:
         """See base. Raises NotFound for another model, RequestError for what the prompt cannot hold."""
         self.resolve(spec.model)
         return self.new_sequence(self._make_prompt(spec), spec)
@@ -144,11 +145,11 @@ class LocalBackend:
             frequency_penalty=spec.frequency_penalty,
         )
 
-    # --- for sequences (see local_sequence.Desk)
+    # --- for sequences (see token_sequence.Desk)
 
-    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> LocalSequence:
+    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> TokenSequence:
         self._num_sequences += 1
-        return LocalSequence(
+        return TokenSequence(
             self._num_sequences,
             spec,
             prompt,
@@ -158,32 +159,32 @@ class LocalBackend:
             desk=self,
         )
 
-    def give(self, sequence: LocalSequence) -> None:
+    def give(self, sequence: TokenSequence) -> None:
         if self._link.is_up:
             self._link.send(self._synced(sequence, Use.PAUSED))
 
-    def begin(self, sequence: LocalSequence) -> int:
+    def begin(self, sequence: TokenSequence) -> int:
         job = self._new_job(sequence)
         if self._link.is_up:
             self._admission.ask(job, len(sequence.tokens))
             self._admit()
         return job
 
-    def stop(self, sequence: LocalSequence, job: int) -> None:
+    def stop(self, sequence: TokenSequence, job: int) -> None:
         if self._jobs.pop(job, None):
             self._cache.mark(sequence.number, Use.PAUSED)
             self._link.send([Stop(sequence.number, job)])
             self._ended(job)
 
-    def retire(self, sequence: LocalSequence) -> None:
+    def retire(self, sequence: TokenSequence) -> None:
         self._num_closed += 1
         self._cache.forget(sequence.number)
         self._link.send(self._evicted())
 
-    def take_lost(self, sequence: LocalSequence) -> int:
+    def take_lost(self, sequence: TokenSequence) -> int:
         return self._cache.take_lost(sequence.number)
 
-    def _new_job(self, sequence: LocalSequence) -> int:
+    def _new_job(self, sequence: TokenSequence) -> int:
         self._num_jobs += 1
         self._jobs[self._num_jobs] = sequence
         return self._num_jobs
@@ -208,7 +209,7 @@ class LocalBackend:
         sequence.on_asked(again)
         self._admission.ask_again(again, len(sequence.tokens))
 
-    def _synced(self, sequence: LocalSequence, use: Use) -> list[Command]:
+    def _synced(self, sequence: TokenSequence, use: Use) -> list[Command]:
         """What brings the worker's copy of a context up to date, within the budget."""
         number, tokens = sequence.number, sequence.tokens
         commands: list[Command] = []
@@ -243,7 +244,8 @@ class LocalBackend:
         for job, sequence in list(self._jobs.items()):
             if not was_up or not sequence.on_lost():
                 del self._jobs[job]
-                sequence.on_failed("The model's worker ended." if was_up else "The model could not be loaded.")
+                what = "The model's worker ended." if was_up else "The model could not be loaded."
+                sequence.on_failed(BackendError(what))
 
     def worker_said(self, report: Report) -> None:
         """A report of a job; of one that was stopped it comes too late."""
@@ -261,7 +263,7 @@ class LocalBackend:
             case Failed() if sequence := self._jobs.get(report.job):
                 self._failed(report, sequence)
 
-    def _sampled(self, report: Sampled, sequence: LocalSequence) -> None:
+    def _sampled(self, report: Sampled, sequence: TokenSequence) -> None:
         sequence.on_sampled(report)
         if report.job in self._jobs:
             self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.RUNNING)
@@ -272,7 +274,7 @@ class LocalBackend:
             self._cache.put(sequence.number, sequence.tokens, len(sequence.tokens), Use.PAUSED)
         self._link.send(self._evicted())
 
-    def _failed(self, report: Failed, sequence: LocalSequence) -> None:
+    def _failed(self, report: Failed, sequence: TokenSequence) -> None:
         log.error("model worker: %s", report.message)
         if report.is_lost:
             self._cache.drop(sequence.number)
@@ -283,7 +285,7 @@ class LocalBackend:
             del self._jobs[report.job]
             self._cache.mark(sequence.number, Use.PAUSED)
             self._ended(report.job)
-            sequence.on_failed("The model could not go on with this step.")
+            sequence.on_failed(BackendError("The model could not go on with this step."))
 
     def _begin_again(self, jobs: Sequence[int]) -> None:
         """New numbers: what the worker may still say of the old ones counts no more."""

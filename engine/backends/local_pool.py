@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from engine.backends.base import ModelInfo, Route, RunSpec
 from engine.backends.local import Load, LocalBackend
-from engine.backends.local_sequence import LocalSequence
+from engine.backends.token_sequence import TokenSequence
 
 
 class LocalPool:
@@ -32,7 +32,7 @@ class LocalPool:
     def resolve(self, model: str | None) -> Route:
         return self._backends[0].resolve(model)
 
-    def open_sequence(self, spec: RunSpec) -> LocalSequence:
+    def open_sequence(self, spec: RunSpec) -> TokenSequence:
         return min(self._backends, key=_busyness).open_sequence(spec)
 
     def load(self) -> Load:

@@ -16,7 +16,7 @@ closes the connection at once, and so ends the sampling of a service that looks 
 import logging
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import suppress
 from typing import Final, Protocol
 
 import httpx2
@@ -87,7 +87,11 @@ class Turn(Protocol):
         """The request's body, asked for anew for each attempt."""
 
     def take(self, events: Sequence[bytes]) -> bool:
-        """The data of events, at least one. True when no more is expected. Raises UpstreamError for an error chunk."""
+        """The data of events, at least one; of an answer that is no stream, the whole body.
+
+        True when no more is expected: the turn is answered, or what is left of it is to be asked for at once. Raises
+        UpstreamError for an error chunk.
+        """
 
 
 class Link:
@@ -232,48 +236,65 @@ class Line:
                 answer = await self._client.send(request, stream=True)
             except httpx2.TransportError as error:
                 raise Unreachable(_named(error)) from error
+            chunks = answer.aiter_raw()
             try:
-                await self._read(answer, turn, encoding, scope)
+                await self._read(answer, chunks, turn, encoding, scope)
             except httpx2.TransportError as error:
                 raise BrokenStream(_named(error)) from error
             finally:
                 with trio.move_on_after(_CLOSE_S, shield=True):
                     await answer.aclose()
+                    # httpx2 nests async generators; left where they are they would be warned of when collected.
+                    with suppress(httpx2.TransportError):
+                        async for _ in chunks:
+                            pass
+        if scope.cancelled_caught and not turn.is_answered:
+            raise BrokenStream("nothing came for too long")
+
+    async def _read(
+        self,
+        answer: httpx2.Response,
+        chunks: AsyncIterator[bytes],
+        turn: Turn,
+        encoding: Encoding,
+        scope: trio.CancelScope,
+    ) -> None:
+        if answer.status_code >= 400:
+            body = await _whole(chunks, _MAX_REFUSAL_BYTES)
+            raise refused(answer.status_code, body, answer.headers, wall_clock())
+        self._link.heard(encoding, answer.headers)
+        if not answer.headers.get("content-type", "").startswith("application/json"):
+            await self._read_stream(chunks, turn, scope)
+        elif not turn.take([await _whole(chunks, self._config.max_event_bytes)]):
+            raise BrokenStream("it is no stream, and not whole")
+
+    async def _read_stream(self, chunks: AsyncIterator[bytes], turn: Turn, scope: trio.CancelScope) -> None:
+        reader = EventReader(self._config.max_event_bytes)
+        is_done = False
+        async for chunk in chunks:
+            if is_done:
+                continue  # read on to the end, or the connection could not be used again
+            if events := reader.feed(chunk):
+                is_done = turn.take(events)
+                if is_done and not turn.is_answered:
+                    return
+                now = trio.current_time()
+                if turn.is_answered:
+                    scope.deadline = min(scope.deadline, now + _REST_S)
+                else:
+                    scope.deadline = now + self._config.between_tokens_s
         if not turn.is_answered:
-            raise BrokenStream("nothing came for too long" if scope.cancelled_caught else "it ended before its end")
-
-    async def _read(self, answer: httpx2.Response, turn: Turn, encoding: Encoding, scope: trio.CancelScope) -> None:
-        """scope: whose deadline each event moves."""
-        failure: UpstreamError | None = None
-        with trio.CancelScope() as reading:
-            async with aclosing(answer.aiter_raw()) as chunks:
-                if answer.status_code >= 400:
-                    raise await _refusal(answer, chunks)
-                self._link.heard(encoding, answer.headers)
-                reader = EventReader(self._config.max_event_bytes)
-                is_done = False
-                async for chunk in chunks:
-                    if is_done:
-                        continue  # read on to the end, or the connection could not be used again
-                    try:
-                        if events := reader.feed(chunk):
-                            is_done = turn.take(events)
-                            wait_s = _REST_S if turn.is_answered else self._config.between_tokens_s
-                            scope.deadline = trio.current_time() + wait_s
-                    except UpstreamError as error:
-                        # `chunks` has iterators inside, which only end by what is raised within.
-                        failure, is_done = error, True
-                        reading.cancel()
-        if failure is not None:
-            raise failure
+            raise BrokenStream("it ended before its end")
 
 
-async def _refusal(answer: httpx2.Response, chunks: AsyncIterator[bytes]) -> UpstreamError:
+async def _whole(chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:
+    """Everything, or at least so many bytes."""
     body = b""
     async for chunk in chunks:
-        if len(body) < _MAX_REFUSAL_BYTES:
-            body += chunk
-    return refused(answer.status_code, body, answer.headers, wall_clock())
+        body += chunk
+        if len(body) > max_bytes:
+            break
+    return body
 
 
 def _logged(error: UpstreamError) -> UpstreamError:

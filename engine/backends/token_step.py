@@ -1,4 +1,4 @@
-"""A step of the local model while it is sampled: what has come of it, how it ends and what it may report.
+"""A step of a model while its worker samples it: what has come of it, how it ends and what it may report.
 
 Pure: times come in. What the worker says of the step's end is the better account; of a step that was interrupted there
 is none, and what the server has seen itself must do. So it is for a step that may make one call only where no grammar
@@ -152,7 +152,7 @@ class Step:
         deltas, self._parsed = self._parsed, []
         ids, chances, self._fresh, self._chances = self._fresh, self._chances, [], []
         if ids:
-            deltas += self._parser.feed(ids, None if self.top_logprobs is None else chances)
+            deltas += self._parser.feed(ids, None if self.top_logprobs is None else chances or None)
         return deltas
 
     def _reason(self, end: Finished) -> Reason:

@@ -1,7 +1,8 @@
-"""One run's context on the local model: its tokens and parser here, a copy of its tokens and their KV in the worker.
+"""One run's context on a model that takes token ids: tokens and parser here, the sampling in a worker of its backend.
 
-The log of the prompt is the truth. What the worker sampled counts once it is in the log; a step that is cut short by
-the worker's death goes on from there, under a new job number, and draws what it would have drawn.
+The worker is a process of ours with a copy of the tokens and their KV, or somebody else's service. The log of the
+prompt is the truth. What the worker sampled counts once it is in the log; a step that is cut short by the worker's
+death goes on from there (the local one under a new job number, drawing what it would have drawn).
 """
 
 from collections.abc import Sequence as ListOf
@@ -13,7 +14,7 @@ import trio
 from engine.backends.base import Delta, Extension, Past, RunSpec, StepEnd, StepSpec
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Begun, Finished, Sample, Sampled
-from engine.backends.local_step import Parser, Step
+from engine.backends.token_step import Parser, Step
 from engine.clock import now_ms
 from engine.errors import BackendError
 from engine.items import Item
@@ -51,27 +52,27 @@ class Sampling(msgspec.Struct, frozen=True):
 class Desk(Protocol):
     """What a sequence asks of its backend. Nothing here waits."""
 
-    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> "LocalSequence":
+    def new_sequence(self, prompt: Prompt, spec: RunSpec) -> "TokenSequence":
         """Another sequence over this prompt."""
 
-    def give(self, sequence: "LocalSequence") -> None:
+    def give(self, sequence: "TokenSequence") -> None:
         """Let the worker have what was committed, if it is up."""
 
-    def begin(self, sequence: "LocalSequence") -> int:
+    def begin(self, sequence: "TokenSequence") -> int:
         """Let the worker sample, now or when it is up; the job's number."""
 
-    def stop(self, sequence: "LocalSequence", job: int) -> None:
+    def stop(self, sequence: "TokenSequence", job: int) -> None:
         """End the job."""
 
-    def retire(self, sequence: "LocalSequence") -> None:
+    def retire(self, sequence: "TokenSequence") -> None:
         """The sequence is closed."""
 
-    def take_lost(self, sequence: "LocalSequence") -> int:
+    def take_lost(self, sequence: "TokenSequence") -> int:
         """How many of its tokens lost their KV to others since this was asked last."""
 
 
-class LocalSequence:
-    """A Sequence (see base) whose model is in the worker."""
+class TokenSequence:
+    """A Sequence (see base) whose model is in a worker."""
 
     def __init__(
         self,
@@ -84,10 +85,10 @@ class LocalSequence:
         stop_ids: ListOf[int],
         desk: Desk,
     ) -> None:
-        """number: its name on the link. window: most tokens of a context."""
+        """number: its name at its backend. window: most tokens of a context."""
         self.number = number
-        self._spec = spec
-        self._prompt = prompt
+        self.spec = spec
+        self.prompt = prompt
         self._sampling = sampling
         self._window = window
         self._stop_ids = list(stop_ids)
@@ -101,7 +102,7 @@ class LocalSequence:
 
     @property
     def tokens(self) -> TokenLog:
-        return self._prompt.tokens
+        return self.prompt.tokens
 
     @property
     def num_context_tokens(self) -> int:
@@ -109,21 +110,21 @@ class LocalSequence:
 
     @property
     def num_turn_tokens(self) -> int:
-        return self._prompt.num_turn_tokens
+        return self.prompt.num_turn_tokens
 
     async def prepare(self, items: ListOf[Item]) -> Extension:
-        return await self._prompt.prepare(items)
+        return await self.prompt.prepare(items)
 
     def commit(self, extension: Extension) -> None:
-        self._prompt.commit(extension)
+        self.prompt.commit(extension)
         if self._step is None and not self._is_closed:
             self._desk.give(self)
 
     def start_step(self, step: StepSpec) -> None:
         """See base. Raises RequestError for a tool choice that cannot be held; ValueError during another step."""
         self._expect_rest()
-        constraint, parser = self._prompt.constraint(step), self._prompt.new_parser(step)
-        self._prompt.open_turn()
+        constraint, parser = self.prompt.constraint(step), self.prompt.new_parser(step)
+        self.prompt.open_turn()
         base = len(self.tokens)
         room = max(0, self._window - base)
         limit = room if step.max_tokens is None else min(room, step.max_tokens)
@@ -138,7 +139,7 @@ class LocalSequence:
             ends_context=is_short,
             began=now_ms(),
             top_logprobs=step.top_logprobs,
-            parallel_calls=self._spec.parallel_tool_calls,
+            parallel_calls=self.spec.parallel_tool_calls,
         )
         self._step.job = self._desk.begin(self)
 
@@ -167,24 +168,22 @@ class LocalSequence:
         self._end_step()
         return deltas
 
-    def fork(self, response_id: str) -> "LocalSequence":
+    def fork(self, response_id: str) -> "TokenSequence":
         """See base. The worker copies the KV of what both have in common when the fork is first committed to."""
         self._expect_rest()
-        twin = self._desk.new_sequence(
-            self._prompt.fork(), msgspec.structs.replace(self._spec, response_id=response_id)
-        )
+        twin = self._desk.new_sequence(self.prompt.fork(), msgspec.structs.replace(self.spec, response_id=response_id))
         twin._num_seen = self._num_seen
         return twin
 
     def restart(self) -> None:
         self._expect_rest()
-        self._prompt.restart()
+        self.prompt.restart()
         self._num_seen = self.tokens.total
 
     def restore(self, past: Past) -> None:
         """See base. The worker may begin at once to compute what it lacks, which is all of it after a kill."""
         self._expect_rest()
-        self._prompt.restore(past.spans)
+        self.prompt.restore(past.spans)
         self._num_seen = self.tokens.total
         self._desk.give(self)
 
@@ -228,7 +227,7 @@ class LocalSequence:
         step, chances = self._under_way, report.chances
         count = step.sampled(report.ids, chances, now_ms())
         logprobs = None if chances is None else [chance.logprob for chance in chances[:count]]
-        self._prompt.sampled(report.ids[:count], logprobs)
+        self.prompt.sampled(report.ids[:count], logprobs)
         if step.is_over:
             self._desk.stop(self, step.job)
         self._notify()
@@ -239,9 +238,9 @@ class LocalSequence:
         self._under_way.finished(report)
         self._notify()
 
-    def on_failed(self, message: str) -> None:
+    def on_failed(self, error: BackendError) -> None:
         """The step cannot go on."""
-        self._under_way.failed(BackendError(message))
+        self._under_way.failed(error)
         self._notify()
 
     def on_lost(self) -> bool:

@@ -1,4 +1,4 @@
-"""local_step.py: what a step says and reports, whoever ends it. Times are given."""
+"""token_step.py: what a step says and reports, whoever ends it. Times are given."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine.backends.base import Delta, StepEnd, TextDelta
 from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Finished
-from engine.backends.local_step import Step
+from engine.backends.token_step import Step
 from engine.errors import BackendError
 from engine.usage import Timing, count_usage
 from tests.local_model import NumbersParser

@@ -1,0 +1,56 @@
+"""How a step is held to a call or a JSON answer where the service obeys no grammar of ours.
+
+What must stand at the beginning is put there by us (`lead`), as a grammar would force it; then the model goes on. Where
+the service can hold an answer to a JSON schema, the one that is left is handed to it, and what has to follow the JSON
+(`tail`) is ours again. Elsewhere the tool's name is certain, and the arguments are the model's own.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engine.backends.constraint import Constraint
+from engine.backends.families import Family
+from engine.backends.template import to_json
+from engine.backends.toolset import held_parameters_of
+from engine.toolspec import Tool
+
+
+class Hold(Constraint, frozen=True, kw_only=True):
+    """A constraint in these terms; its `grammar` is empty. With a schema the mode is `always`, else `on_trigger`.
+
+    lead, tail: texts in which the family's tags are meant.
+    """
+
+    lead: str = ""
+    schema: dict[str, Any] | None = None
+    tail: str = ""
+
+
+def hold_to_answer(schema: dict[str, Any]) -> Hold:
+    """The whole text follows the schema."""
+    return Hold(grammar="", schema=schema)
+
+
+def hold_to_call(tools: Mapping[str, Tool], family: Family, *, has_schemas: bool) -> Hold:
+    """The step begins with a call of one of these (at least one), by label."""
+    opening = family.call_open + "\n"
+    if not has_schemas:
+        name = "".join(to_json(label)[1:] + ', "arguments": ' for label in tools) if len(tools) == 1 else ""
+        return Hold(grammar="", mode="on_trigger", lead=opening + '{"name": "' + name)
+    closing = "\n" + family.call_close
+    if len(tools) == 1:
+        ((label, tool),) = tools.items()
+        lead = opening + '{"name": ' + json.dumps(label, ensure_ascii=False) + ', "arguments": '
+        return Hold(grammar="", lead=lead, schema=held_parameters_of(tool), tail="}" + closing)
+    calls = [_call_schema(label, tool) for label, tool in tools.items()]
+    return Hold(grammar="", lead=opening, schema={"anyOf": calls}, tail=closing)
+
+
+def _call_schema(label: str, tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"const": label}, "arguments": held_parameters_of(tool)},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
