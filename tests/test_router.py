@@ -242,6 +242,7 @@ async def test_response_has_the_id_whatever_name_was_asked_for() -> None:
     async with open_serving(serving(a={}, b={"aliases": ["gpt-5"]})) as (_, server, client):
         listed = await server.http().ask("GET", "/v1/models")
         assert [model["id"] for model in listed.json["data"]] == ["script:a", "script:b"]
+        assert (await server.http().ask("GET", "/v1/models/gpt-5")).json["id"] == "script:b"
         for asked, model in [("gpt-5", "script:b"), ("b", "script:b"), (None, "script:a")]:
             await client.create(model=asked)
             frames = await client.step()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.base import ModelInfo
+from engine.backends.base import ModelInfo, model_not_found
 from engine.errors import EngineError, RequestError
 from engine.server.access import Admission
 from engine.server.exchange import Answer, Head, Request, error_answer
@@ -20,7 +20,17 @@ HANDSHAKE = {
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     "sec-websocket-version": "13",
 }
-SERVICE = Service(models=(ModelInfo("Qwen/Qwen3-0.6B", created=7), ModelInfo("tiny", created=8)))
+MODELS = (ModelInfo("Qwen/Qwen3-0.6B", created=7), ModelInfo("tiny", created=8))
+NAMES = {model.id: model.id for model in MODELS} | {"gpt-5.5": "tiny"}
+
+
+def resolve(name: str) -> str:
+    if name not in NAMES:
+        raise model_not_found(name)
+    return NAMES[name]
+
+
+SERVICE = Service(MODELS, resolve)
 
 
 def get(target: str, method: str = "GET", **headers: str) -> Head:
@@ -70,29 +80,31 @@ def error(request: Head, service: Service = SERVICE) -> tuple[int, str]:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_healthz_is_200_even_while_the_server_is_not_ready(method: str) -> None:
-    assert answer(get("/healthz", method), Service(unready="draining")) == (200, {"status": "ok"}, {})
+    assert answer(get("/healthz", method), Service(MODELS, resolve, "draining")) == (200, {"status": "ok"}, {})
 
 
 def test_readyz_says_why_not() -> None:
     assert answer(get("/readyz")) == (200, {"status": "ready"}, {})
-    assert error(get("/readyz"), Service(unready="the backend is loading")) == (503, "not_ready")
+    assert error(get("/readyz"), Service(MODELS, resolve, "the backend is loading")) == (503, "not_ready")
     assert (
         "the backend is loading"
-        in answer(get("/readyz"), Service(unready="the backend is loading"))[1]["error"]["message"]
+        in answer(get("/readyz"), Service(MODELS, resolve, "the backend is loading"))[1]["error"]["message"]
     )
 
 
 def test_models_are_listed() -> None:
-    first, second = (
-        {"id": m.id, "object": "model", "created": m.created, "owned_by": "longloop"} for m in SERVICE.models
-    )
+    first, second = ({"id": m.id, "object": "model", "created": m.created, "owned_by": "longloop"} for m in MODELS)
     assert answer(get("/v1/models")) == (200, {"object": "list", "data": [first, second]}, {})
-    assert answer(get("/v1/models"), Service()) == (200, {"object": "list", "data": []}, {})
+    assert answer(get("/v1/models"), Service((), resolve)) == (200, {"object": "list", "data": []}, {})
 
 
 @pytest.mark.parametrize("path", ["Qwen/Qwen3-0.6B", "Qwen%2FQwen3-0.6B", "Qwen%2fQwen3-0.6B?x=1"])
 def test_one_model_is_found_by_its_id_encoded_or_not(path: str) -> None:
     assert answer(get(f"/v1/models/{path}"))[1]["id"] == "Qwen/Qwen3-0.6B"
+
+
+def test_one_model_is_found_by_any_of_its_names() -> None:
+    assert answer(get("/v1/models/gpt-5.5"))[1]["id"] == "tiny"
 
 
 @pytest.mark.parametrize("path", ["nope", "Qwen", "tiny/", "%FF%00"])

@@ -20,12 +20,13 @@ def turn_command(*, turns: int, control_turns: int, longest: int, as_json: bool)
         "history", "items", "cache", "turn p50 / p99 ms", "bare echo p50 / p99 ms", "ratio p50 / p99", "touched"
     )
     console = Console()
+    with console.status("appending") as status:
 
-    def report(figures: TurnFigures) -> None:
-        table.add_row(*_turn_row(figures))
-        console.print(f"[dim]{' · '.join(_turn_row(figures))}[/]")
+        def report(figures: TurnFigures) -> None:
+            table.add_row(*_turn_row(figures))
+            status.update(f"appending; {figures.history_tokens:,} tokens of history are done")
 
-    result = trio.run(partial(bench_turn, histories_up_to(longest), turns, control_turns, report))
+        result = trio.run(partial(bench_turn, histories_up_to(longest), turns, control_turns, report))
     console.print(table)
     _finish(console, result, as_json)
 

@@ -57,7 +57,8 @@ class App:
 
     def service(self) -> Service:
         """What the plain HTTP routes show."""
-        return Service(tuple(self.responses.backend.models()), self._unready())
+        backend = self.responses.backend
+        return Service(tuple(backend.models()), lambda name: backend.resolve(name).id, self._unready())
 
     def _unready(self) -> str | None:
         if self.responses.is_draining:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.backends.base import ModelInfo
-from engine.errors import NotFound, RequestError, ServerError
+from engine.errors import RequestError, ServerError
 from engine.server.access import Admission, admit, check_peer
 from engine.server.exchange import Answer, Request, json_answer
 from engine.server.handshake import check_handshake
@@ -30,9 +30,14 @@ _SOCKET_ONLY: Final = "Open a WebSocket on this URL, or POST to it."
 
 
 class Service(msgspec.Struct, frozen=True):
-    """What the routes show of the server. `unready` says why it takes no runs now (loading, draining), or None."""
+    """What the routes show of the server.
 
-    models: tuple[ModelInfo, ...] = ()
+    resolve: from any of a model's names to the id that it is listed with; raises NotFound. unready: why it takes no
+    runs now (loading, draining), or None.
+    """
+
+    models: tuple[ModelInfo, ...]
+    resolve: Callable[[str], str]
     unready: str | None = None
 
 
@@ -75,11 +80,9 @@ class Routes:
         return json_answer({"object": "list", "data": self._service().models})
 
     async def _model(self, request: Request) -> Answer:
-        model_id = request.params["id"]
-        for model in self._service().models:
-            if model.id == model_id:
-                return json_answer(model)
-        raise NotFound(f"The model '{model_id}' does not exist.", param="model", code="model_not_found")
+        service = self._service()
+        model_id = service.resolve(request.params["id"])
+        return json_answer(next(model for model in service.models if model.id == model_id))
 
     async def _socket(self, request: Request) -> Admission:
         """Raises RequestError: 400 or 426 for an unsound handshake or none, and those of `admit`."""
