@@ -57,7 +57,10 @@ async def _run_steps(live: Live, prepared: Timing | None, settings: Settings) ->
         given = await _first_step(live, prepared, settings)
     while given is not None:
         if _is_too_long(live):
-            given += await _compact(live, settings)
+            compacted = await _compact(live, settings)
+            if compacted is None:
+                return
+            given += compacted
         await _sample(live, given, settings)
         await live.wait_durable()
         given = await _next_step(live, settings)
@@ -67,7 +70,10 @@ async def _first_step(live: Live, prepared: Timing, settings: Settings) -> Timin
     """The times of everything before the first step; None when there is none."""
     response = live.response
     if response.request.compacts_first:
-        prepared += await _compact(live, settings)
+        compacted = await _compact(live, settings)
+        if compacted is None:
+            return None
+        prepared += compacted
     given = _given(live, prepared, 0.0)
     if response.request.generate:
         return given
@@ -102,14 +108,20 @@ def _is_too_long(live: Live) -> bool:
     return threshold is not None and live.sequence.num_context_tokens > threshold
 
 
-async def _compact(live: Live, settings: Settings) -> Timing:
-    """Put a summary in the place of the context, and say so. Returns what it took."""
+async def _compact(live: Live, settings: Settings) -> Timing | None:
+    """Put a summary in the place of the context, and say so. What it took; None when that was blocked: the run ends."""
     response, sequence = live.response, live.sequence
     assert response.round is not None, "a run that may compact keeps its items"
     response.start_compaction()
     live.notify()
+    if live.meter is not None:
+        live.meter.step_started()
     summary = await summarise(sequence, response.id, settings.max_summary_tokens)
     timing = await _settle(live, "summary", summary.usage, summary.timing)
+    if live.guard is not None and await live.guard.weigh(summary.text):
+        response.progress.add(summary.usage)
+        live.end("content_filter")
+        return None
     window = window_of(response.round.items(), summary.text, settings.max_kept_chars)
     sequence.restart()
     if live.meter is not None:

@@ -10,7 +10,7 @@ import trio
 from engine import loop
 from engine.answers import Appended
 from engine.archive import Archive, Revived
-from engine.backends.base import Backend, Extension, Route, ToolChoice
+from engine.backends.base import Backend, Extension, Route, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
@@ -20,6 +20,7 @@ from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.ledger import Ledger
 from engine.live import Live
+from engine.meter import Meter
 from engine.opening import (
     Before,
     Opened,
@@ -46,7 +47,7 @@ from engine.settings import Settings
 from engine.store import Store
 from engine.till import Till
 from engine.tokens import Span
-from engine.vetting import look_at_append, look_at_start, open_guard
+from engine.vetting import look_at_append, look_at_start, open_free_guard, open_guard
 
 log = logging.getLogger(__name__)
 
@@ -180,10 +181,22 @@ class Responses:
         request = await self._resolved(request, principal)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
+        looked = await look_at_start(self._lookout, request, given, before)
+        guard = open_free_guard(self._lookout, looked)
         before = replace(before, is_own=False) if before else None  # its sequence stays with it
-        compacted = await compact(self.backend, request, given, before, self.sealer, self._settings, mint_id)
-        self._till.charge(compacted.id, request.echo.model, principal, "summary", compacted.usage)
-        return compacted
+
+        def open_meter(
+            response_id: str, request: RunRequest, sequence: Sequence, num_new: int, num_sampled: int
+        ) -> Meter | None:
+            return self._till.open_meter(response_id, request, principal, sequence, num_new, num_sampled)
+
+        try:
+            return await compact(
+                self.backend, request, given, before, self.sealer, self._settings, mint_id, open_meter, guard
+            )
+        finally:
+            if guard is not None:
+                guard.close()
 
     def _check(self, request: RunRequest, before: Before | None) -> Continuation:
         """What is new in the input, as a model is to see it."""

@@ -10,6 +10,7 @@ Reason = Literal[
     "idle_timeout",
     "server_shutdown",
     "connection_lost",
+    "content_filter",  # of a summary; of a step it is the reason of its end
     "context_length_exceeded",
 ]
 

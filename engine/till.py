@@ -5,12 +5,11 @@ from contextlib import suppress
 from engine.backends.base import Sequence
 from engine.clock import wall_clock
 from engine.errors import ServerError
-from engine.ledger import Ledger, SegmentReason
+from engine.ledger import Ledger
 from engine.meter import Meter
 from engine.request import RunRequest
 from engine.response import Response
 from engine.settings import Settings
-from engine.usage import Timing, Usage
 
 
 class Till:
@@ -26,13 +25,19 @@ class Till:
             self._ledger.check(principal, wall_clock())
 
     def open_meter(
-        self, response_id: str, request: RunRequest, principal: str, sequence: Sequence, num_new_tokens: int
+        self,
+        response_id: str,
+        request: RunRequest,
+        principal: str,
+        sequence: Sequence,
+        num_new_tokens: int,
+        num_sampled: int | None = None,
     ) -> Meter | None:
         """The meter of a run that is about to start. Raises QuotaExceeded.
 
-        Set aside are what is new in its input and what it may sample, or a guess at that.
+        Set aside are what is new in its input and what it may sample, or a guess at that where nobody says.
         """
-        num_sampled = request.echo.max_output_tokens or self._settings.reserved_output_tokens
+        num_sampled = num_sampled or request.echo.max_output_tokens or self._settings.reserved_output_tokens
         num_tokens = num_new_tokens + num_sampled if request.generate else 0
         return self._meter(response_id, request, principal, sequence, num_tokens, sequence.num_context_tokens)
 
@@ -68,10 +73,3 @@ class Till:
         model, now = request.echo.model, wall_clock()
         bill = ledger.open_bill(response_id, principal, model, num_tokens, now, first_segment)
         return Meter(bill, ledger, sequence, num_before, waits=self._settings.ledger_wait)
-
-    def charge(self, response_id: str, model: str, principal: str, reason: SegmentReason, usage: Usage) -> None:
-        """Settle something that was sampled without a run."""
-        if self._ledger is not None:
-            bill = self._ledger.open_bill(response_id, principal, model, 0, wall_clock())
-            bill.settle(reason, usage, Timing(), wall_clock())
-            bill.close("completed", wall_clock())

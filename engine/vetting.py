@@ -47,6 +47,15 @@ def open_guard(lookout: Lookout | None, response: Response, looked: Looked | Non
     return guard
 
 
+def open_free_guard(lookout: Lookout | None, looked: Looked | None) -> Guard | None:
+    """The same for something that is no run: what is only flagged is recorded nowhere."""
+    if lookout is None:
+        return None
+    guard = lookout.open_guard(lambda found: None)
+    guard.took(looked or Looked())
+    return guard
+
+
 async def _look(
     lookout: Lookout, new_items: list[Item], given: list[Item], instructions: str | None, earlier: list[Item]
 ) -> Looked:

@@ -60,6 +60,61 @@ async def ask(client: Client, **fields: Any) -> list[dict[str, Any]]:
     return await client.step()
 
 
+# --- summaries ---
+
+
+def summing_up(summary: str) -> str:
+    return f"{{model: test, summary: {summary}, steps: [{{text: Hello.}}, {{text: Next.}}]}}"
+
+
+SHORTENED = {"input": "word " * 1200, "context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+
+
+@pytest.mark.parametrize("lifecycle", ["append", "chain"])
+async def test_summary_that_is_blocked_ends_the_run(lifecycle: str, tmp_path: Path) -> None:
+    """P93: it is made by the model, and its tokens would be in the log."""
+    scenario = parse_scenario(summing_up(f"It is {SECRET}."))
+    backend = ScriptBackend([scenario], partial(PromptContext, PromptFormat.load(save_format(tmp_path))))
+    async with watching(KEYS, backend=backend, lifecycle=lifecycle) as server, server.connect() as client:
+        frames = await ask(client, **SHORTENED, include=["response.tokens"], resumable=True)
+        assert kinds(frames)[-2:] == ["compaction.compacting", "incomplete"]
+        ended = frames[-1]["response"]
+        assert ended["incomplete_details"] == {"reason": "content_filter"}
+        assert ended["safety"] == [{"policy": "keys", "place": "output", "outcome": "blocked", "count": 1}]
+        tokens = await server.http().get(f"/v1/responses/{ended['id']}/tokens")
+        assert [(span["segment"], span["sampled"]) for span in tokens.json["data"]] == [(0, False)]
+
+
+async def test_summary_waits_for_its_verdict() -> None:
+    """P93"""
+    judge = FakeJudge()
+    scenario = summing_up("It is long.")
+    policy = MODEL | {"on": ["output"]}
+    async with watching(policy, judges={"m": judge}, scenario=scenario) as server, server.connect() as client:
+        for verdict, last in [(BAD, "incomplete"), (GOOD, "completed")]:
+            await client.create(**SHORTENED, stream_id=last)
+            frames = await client.until("response.compaction.compacting")
+            await wait_all_tasks_blocked()
+            assert list(judge.open.values()) == ["It is long."]
+            judge.answer(verdict)
+            if verdict == GOOD:
+                await client.until("response.output_item.done")
+                await wait_all_tasks_blocked()
+                judge.answer(GOOD)
+            frames = await client.step()
+            assert kinds(frames)[-1] == last
+
+
+async def test_what_is_compacted_on_request_is_looked_at() -> None:
+    """P91, P93"""
+    scenario = summing_up(f"It is {SECRET}.")
+    async with watching(KEYS, scenario=scenario) as server:
+        reply = await server.http().post("/v1/responses/compact", model="test", input=f"use {SECRET}")
+        assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_prompt", "input[0]")
+        reply = await server.http().post("/v1/responses/compact", model="test", input="use it")
+        assert (reply.status, reply.error["code"]) == (400, "invalid_prompt")
+
+
 # --- what comes in -------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,40 @@ async def test_summary_is_a_segment(ledger: MemoryLedger) -> None:
         assert segment.output_tokens == reply.json["usage"]["output_tokens"]
 
 
+async def test_summary_that_is_cut_is_recorded(ledger: MemoryLedger, autojump_clock: MockClock) -> None:
+    slow = STEPS.replace("summary:", "pace: {ttft_ms: 10000}\nsummary:")
+    async with open_served(slow, ledger=ledger) as server, server.connect() as client:
+        await client.create(input=LONG, context_management=THRESHOLD)
+        await client.until("response.compaction.compacting")
+        await client.send("response.cancel")
+        await client.step()
+        assert [(one.reason, one.output_tokens) for one in ledger.segments] == [("cut", 0)]
+        with trio.move_on_after(1):
+            await server.http().post("/v1/responses/compact", model="test", input="the task")
+        await trio.sleep(1)
+        assert [one.reason for one in ledger.segments] == ["cut", "cut"]
+        assert isinstance(ledger.records[-1], Ended) and ledger.records[-1].status == "incomplete"
+
+
+async def test_compaction_on_request_sets_tokens_aside(autojump_clock: MockClock) -> None:
+    """P104: several at once do not pass together."""
+    ledger = MemoryLedger(Limits(1000, 0, "total"))
+    slow = STEPS.replace("summary:", "pace: {ttft_ms: 100}\nsummary:")
+    async with open_served(slow, ledger=ledger) as server:
+        statuses: list[int] = []
+
+        async def compact() -> None:
+            reply = await server.http().post("/v1/responses/compact", model="test", input="the task")
+            statuses.append(reply.status)
+
+        for expected in ([200, 429], [200, 200, 429]):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(compact)
+                if len(expected) == 2:
+                    nursery.start_soon(compact)
+            assert sorted(statuses) == expected
+
+
 async def test_step_that_is_cut_is_recorded_as_far_as_it_came(ledger: MemoryLedger, autojump_clock: MockClock) -> None:
     async with open_served(SLOW, ledger=ledger) as server, server.connect() as client:
         await client.create()

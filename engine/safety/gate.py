@@ -73,6 +73,12 @@ class Gate:
         self._is_in_call = isinstance(delta, CallStart)
         self._queue.append(delta)
 
+    def weigh(self, summary: str) -> None:
+        """Look at a summary: nobody gets it, but the model goes on from it, and its tokens are in the log."""
+        stretch = Stretch(TextDelta, self._policies)
+        self._hear(stretch.feed(TextDelta(summary)))
+        self._hear(stretch.close())
+
     def take_questions(self) -> list[Question]:
         """What judges are to be asked."""
         questions, self._to_ask = self._to_ask, []

@@ -67,13 +67,27 @@ class Guard:
         for question in looked.questions:
             self._ask(question)
 
-    async def wait_settled(self) -> None:
-        """Wait for the verdicts on what was given, when no step follows. Raises RequestError, ServerError."""
+    async def wait_settled(self) -> Finding | None:
+        """Wait for all verdicts, when no step follows. What blocks something made, if anything does.
+
+        Raises RequestError, ServerError.
+        """
         self._gate.begin_step()
         while self._gate.stopped_by is None and self._gate.open_questions:
             await self._wait()
-        if self._gate.stopped_by is not None:
-            raise _refusal(self._gate.stopped_by)
+        found = self._gate.stopped_by
+        if found is not None and not _ends_quietly(found):
+            raise _refusal(found)
+        return found
+
+    async def weigh(self, summary: str) -> Finding | None:
+        """Look at a summary that is to take the context's place. What blocks it, if anything does.
+
+        Raises RequestError, ServerError, as `wait_settled` does.
+        """
+        self._gate.weigh(summary)
+        self._ask_all()
+        return await self.wait_settled()
 
     # --- in the place of the sequence ---
 
@@ -131,7 +145,7 @@ class Guard:
     def _stop(self, found: Finding) -> StepEnd:
         """The end of a step that may not go on. Raises what `next_deltas` does."""
         assert self._sequence is not None
-        if found.outcome == "failed" or found.place in ("input", "tool_output"):
+        if not _ends_quietly(found):
             self._sequence.cancel_step()
             raise _refusal(found)
         end = self._end or self._sequence.interrupt()[-1]
@@ -189,6 +203,11 @@ class Guard:
                 log.error("policy %s: no answer within %g s", question.policy.name, self._timeout_s)
                 asked.judge.withdraw(asked.number)
                 self._answered(question, "failed")
+
+
+def _ends_quietly(found: Finding) -> bool:
+    """Whether what was found ends a run as `content_filter`, and not in an error."""
+    return found.outcome != "failed" and found.place not in ("input", "tool_output")
 
 
 def _refusal(found: Finding) -> RequestError | ServerError:
