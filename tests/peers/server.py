@@ -1,5 +1,6 @@
 """`longloop serve` as users start it: a process of its own, its URL read from stdout, stopped by SIGTERM."""
 
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,8 +35,8 @@ class ServerProcess:
         self._is_stopping = True
 
     def kill_softly(self) -> None:
-        """Tell it a second time: it should wait for nothing more."""
-        self._process.terminate()
+        """Tell it a second time: it should wait for nothing more. By another signal; the same twice may come as one."""
+        self._process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """Let it die on the spot, as `kill -9` does."""
