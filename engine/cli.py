@@ -52,9 +52,20 @@ def _group(
 
 @app.command()
 def serve(
-    backend: Annotated[str | None, typer.Option(help=f"`local` or `script:SCENARIO` {_default('backend')}")] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help=f"`local`, `script:SCENARIO`, or a service: cerebras, vllm, llamacpp, openai {_default('backend')}"
+        ),
+    ] = None,
     model: Annotated[
-        str | None, typer.Option(help=f"Hugging Face id, folder or .gguf file {_default('model')}")
+        str | None,
+        typer.Option(help=f"Hugging Face id, folder or .gguf file; a service's name for it {_default('model')}"),
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="where the service is, if not at its usual place")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="the service's model's own: Hugging Face id or folder; token ids are exact then"),
     ] = None,
     host: Annotated[str | None, typer.Option(help=f"address to bind {_default('host')}")] = None,
     port: Annotated[int | None, typer.Option(help=f"TCP port, 0 for a free one {_default('port')}")] = None,
@@ -69,6 +80,8 @@ def serve(
     flags = {
         "backend": backend,
         "model": model,
+        "base_url": base_url,
+        "tokenizer": tokenizer,
         "host": host,
         "port": port,
         "allow_remote": allow_remote,

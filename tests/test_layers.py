@@ -124,9 +124,12 @@ LAYERS: dict[str, str] = {
         backends/remote/chat_sequence
         backends/remote/lines
         backends/remote/link
+        backends/remote/opening
         backends/remote/raw
         backends/remote/raw_prompt
         backends/remote/raw_turn
+        backends/remote/services
+        backends/remote/trial
         backends/router
         backends/script
         backends/script_prompt

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,13 +26,14 @@ from engine.backends.default_model import (
 )
 from engine.data_folder import data_folder
 
-__all__ = ["DEFAULT_MODEL", "ModelNotAvailable", "resolve", "tokenizer_folder"]
+__all__ = ["DEFAULT_MODEL", "ModelNotAvailable", "resolve", "resolve_tokenizer", "tokenizer_folder"]
 
 # Not any suffix: hub ids have dots too, as in Qwen2.5-0.5B.
 _FILE_SUFFIXES: Final = {
     ".bin", ".gguf", ".json", ".onnx", ".pt", ".pth", ".py", ".safetensors", ".toml", ".txt", ".yaml", ".yml", ".zip",
 }  # fmt: skip
-_HUB_FILES: Final = ["*.json", "*.safetensors", "*.jinja"]
+_HUB_TOKENIZER_FILES: Final = ("*.json", "*.jinja")
+_HUB_FILES: Final = (*_HUB_TOKENIZER_FILES, "*.safetensors")
 
 
 def resolve(model: str, progress: Progress) -> Path:
@@ -77,6 +78,22 @@ def tokenizer_folder(progress: Progress) -> Path:
     )
 
 
+def resolve_tokenizer(name: str, progress: Progress) -> Path:
+    """The folder with the tokenizer, template and configuration of a model; weights may be missing.
+
+    name: `default`, or what `resolve` takes. Raises ModelNotAvailable. May block for minutes.
+    """
+    path = Path(name).expanduser()
+    if name in ("default", DEFAULT_MODEL):
+        return tokenizer_folder(progress)
+    if path.suffix == ".gguf" and path.exists():
+        file = path.resolve()
+        return _converted(hash_file(file, progress), file.stem, lambda _: file, progress, tokenizer_only=True)
+    if path.exists() or _is_path_like(name):
+        return resolve(name, progress)
+    return _from_hub(name, progress, _HUB_TOKENIZER_FILES)
+
+
 def _checked_folder(folder: Path) -> Path:
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if missing:
@@ -84,10 +101,10 @@ def _checked_folder(folder: Path) -> Path:
     return folder.resolve()
 
 
-def _from_hub(model: str, progress: Progress) -> Path:
+def _from_hub(model: str, progress: Progress, files: Sequence[str] = _HUB_FILES) -> Path:
     progress(f"Fetching {model} from the Hugging Face hub", 0.0)
     try:
-        folder = Path(huggingface_hub.snapshot_download(model, allow_patterns=_HUB_FILES))
+        folder = Path(huggingface_hub.snapshot_download(model, allow_patterns=list(files)))
     except huggingface_hub.errors.HFValidationError as error:
         raise ModelNotAvailable(
             f"'{model}' is no model: neither a folder, nor a .gguf file, nor an id of the Hugging Face hub. "

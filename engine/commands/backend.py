@@ -18,7 +18,7 @@ from engine.backends.scenario import resolve_scenario
 from engine.backends.script import ScriptBackend
 from engine.backends.script_prompt import PromptContext, UncachedContext
 from engine.errors import RequestError
-from engine.settings import Settings
+from engine.settings import REMOTE, Settings
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction done
 _UNLIMITED = 1 << 40  # tokens; a script computes nothing, so no context is too long for it
@@ -35,10 +35,10 @@ def choose_backend(settings: Settings, progress: Progress) -> AbstractAsyncConte
 
 
 def _choose_one(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
-    """The backend that `settings.backend` names: `local`, or `script:` and a scenario's name or file.
+    """The backend that `settings.backend` names: `local`, a service, or `script:` and a scenario's name or file.
 
     Raises RequestError for another name, ScenarioError for a scenario that is wrong; opening it raises
-    ModelNotAvailable for a model that cannot be had.
+    ModelNotAvailable for a model that cannot be had, NotUsable for a service.
     """
     kind, _, rest = settings.backend.partition(":")
     if kind == "script":
@@ -47,7 +47,13 @@ def _choose_one(settings: Settings, progress: Progress) -> AbstractAsyncContextM
         return _script(rest, settings, progress)
     if settings.backend == "local":
         return _open_local(settings, progress)
-    raise RequestError(f"Unknown backend '{settings.backend}'. Known: local, script:SCENARIO.", param="backend")
+    if settings.backend in REMOTE:
+        # Here, because the HTTP client takes a tenth of a second that a server without a service need not wait for.
+        from engine.backends.remote.opening import open_remote_backend
+
+        return open_remote_backend(settings, progress)
+    known = ", ".join(("local", "script:SCENARIO", *REMOTE))
+    raise RequestError(f"Unknown backend '{settings.backend}'. Known: {known}.", param="backend")
 
 
 def _script(scenario: str, settings: Settings, progress: Progress) -> ScriptBackend:

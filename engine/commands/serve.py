@@ -108,6 +108,7 @@ def serve_command(settings: Settings, read_again: Callable[[], Settings] | None 
     read_again: reads the settings anew on SIGHUP, from which the models are served then. Runs go on as they began.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would say each request to a service
     console = Console(stderr=True)
     try:
         stages, announcer = Stages(console), Announcer(settings.host, console)

@@ -86,6 +86,9 @@ class Dialect(Protocol):
     def read(self, event: bytes) -> Chunk:
         """What the data of an event says. Raises UpstreamError for an error, or for what is no answer."""
 
+    def tokenize_fields(self, model: str, text: str) -> dict[str, Any] | None:
+        """The body that asks `^/tokenize` for the `tokens` of plain text; None where that cannot be asked."""
+
 
 def dialect_of(backend: str) -> Dialect | None:
     """The dialect of a backend's name; None for one that knows no token ids."""
@@ -185,6 +188,9 @@ class _Cerebras(_Completions):
         fields = _common(ask, stream) | {"return_raw_tokens": True}
         return fields | ({"prompt_cache_key": ask.cache_key} if ask.cache_key else {})
 
+    def tokenize_fields(self, model: str, text: str) -> None:
+        return None
+
 
 class _VLLM(_Completions):
     name = "vllm"
@@ -196,6 +202,9 @@ class _VLLM(_Completions):
     def fields(self, ask: Ask, *, stream: bool = True) -> dict[str, Any]:
         fields = _common(ask, stream) | {"return_token_ids": True, "stop_token_ids": ask.stop_ids}
         return fields | ({"structured_outputs": {"json": ask.schema}} if ask.schema is not None else {})
+
+    def tokenize_fields(self, model: str, text: str) -> dict[str, Any]:
+        return {"model": model, "prompt": text, "add_special_tokens": False}
 
 
 # --- llama.cpp ---------------------------------------------------------------------------------------------------
@@ -256,6 +265,9 @@ class _LlamaCpp:
             is_last=told.stop,
             num_told=told.tokens_predicted,
         )
+
+    def tokenize_fields(self, model: str, text: str) -> dict[str, Any]:
+        return {"content": text, "add_special": False, "parse_special": False}
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (_Cerebras(), _VLLM(), _LlamaCpp())}

@@ -1,0 +1,96 @@
+"""A service as a Backend, from the settings: tried, then opened on the route that they mean.
+
+With a tokenizer it is the raw route, on which token ids go both ways; without one the chat route, on which the service
+renders and parses.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import cast
+
+import trio
+
+from engine.backends.base import Backend
+from engine.backends.pretrained import DEFAULT_MODEL, resolve_tokenizer
+from engine.backends.prompt_format import PromptFormat
+from engine.backends.remote.chat import open_chat_backend
+from engine.backends.remote.chat_request import DIALECTS, ChatName
+from engine.backends.remote.dialects import Dialect, dialect_of
+from engine.backends.remote.encoding import PLAIN, Encoding
+from engine.backends.remote.link import Link, LinkConfig
+from engine.backends.remote.raw import RawModel, open_raw_backend
+from engine.backends.remote.services import SERVICES, NotUsable, Service, base_url_of, read_key
+from engine.backends.remote.trial import Found, find_models, try_ids
+from engine.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+_ROUTE_NAMES = {True: "raw", False: "chat"}
+
+
+@asynccontextmanager
+async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIterator[Backend]:
+    """The backend of a setting such as `cerebras`. Raises NotUsable, ModelNotAvailable for the tokenizer."""
+    service = SERVICES[settings.backend]
+    url = base_url_of(service, settings.base_url)
+    progress(f"Asking {service.title} at {url}", 0.0)
+    link = _link(settings, service, url)
+    line = link.new_line()
+    try:
+        is_chosen = settings.model != DEFAULT_MODEL
+        found = await find_models(line, service, url, settings.model, is_chosen=is_chosen)
+        dialect = dialect_of(settings.backend) if settings.tokenizer else None
+        form = None
+        if dialect is not None:
+            form = await _load_format(settings.tokenizer, found.window, progress)
+            await try_ids(line, dialect, service, url, found.models[0].id, form)
+    finally:
+        await line.aclose()
+    log.info("%s at %s: %s, %s route", service.title, url, found.models[0].id, _ROUTE_NAMES[dialect is not None])
+    async with _open(settings, link, found, dialect, form) as backend:
+        yield backend
+
+
+def _open(
+    settings: Settings, link: Link, found: Found, dialect: Dialect | None, form: PromptFormat | None
+) -> AbstractAsyncContextManager[Backend]:
+    if dialect is None or form is None:
+        return open_chat_backend(link, DIALECTS[cast(ChatName, settings.backend)], found.models)
+    first = found.models[0]
+    model = RawModel(id=first.id, created=first.created, owned_by=first.owned_by)
+    return open_raw_backend(link, dialect, model, form)
+
+
+async def _load_format(tokenizer: str, window: int | None, progress: Progress) -> PromptFormat:
+    """The model's own format; its context is no longer than the service's."""
+    folder = await trio.to_thread.run_sync(resolve_tokenizer, tokenizer, progress)
+    form = await trio.to_thread.run_sync(PromptFormat.load, folder)
+    if window is None or window >= form.context_window:
+        return form
+    return await trio.to_thread.run_sync(partial(PromptFormat.load, folder, context_window=window))
+
+
+def _link(settings: Settings, service: Service, url: str) -> Link:
+    # Others refuse what they do not know, and are near enough for plain JSON.
+    best = Encoding(msgpack=settings.upstream_msgpack, gzip=settings.upstream_gzip)
+    try:
+        return Link(
+            LinkConfig(
+                base_url=url,
+                key=read_key(service, settings.base_url, settings.key_file),
+                encoding=best if settings.backend == "cerebras" else PLAIN,
+                connect_s=settings.upstream_connect_s,
+                first_token_s=settings.upstream_first_token_s,
+                between_tokens_s=settings.upstream_between_tokens_s,
+                total_s=settings.upstream_total_s,
+                max_idle_s=settings.upstream_idle_s,
+                retries=settings.upstream_retries,
+                max_wait_s=settings.upstream_max_wait_s,
+                max_event_bytes=settings.max_upstream_event_bytes,
+            )
+        )
+    except ValueError as error:
+        raise NotUsable(str(error)) from error
