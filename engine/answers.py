@@ -25,6 +25,7 @@ from engine.items import (
     Answer,
     ApplyPatchCallOutput,
     Call,
+    CustomToolCall,
     CustomToolCallOutput,
     FunctionCallOutput,
     Item,
@@ -100,6 +101,18 @@ class Answers:
     def unanswered(self) -> list[PendingCall]:
         """The calls that still wait, in call order."""
         return [_pending(key, entry.call) for key, entry in self.open.items() if entry.answer is None]
+
+    def foreseen(self) -> list[Answer]:
+        """The outputs that are known, in call order, up to the first that is not whole; of that what there is."""
+        outputs = list[Answer]()
+        for key, entry in self.open.items():
+            if entry.answer is None:
+                if entry.text:
+                    kind = CustomToolCallOutput if isinstance(entry.call, CustomToolCall) else FunctionCallOutput
+                    outputs.append(kind(call_id=key, output=entry.text))
+                break
+            outputs.append(entry.answer)
+        return outputs
 
     def take(self) -> list[Answer]:
         """All outputs in call order; the calls are closed. Only when none is unanswered."""

@@ -10,7 +10,7 @@ until it is on disk; the state itself is never behind.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import trio
@@ -267,11 +267,19 @@ class Live:
         """The last pending output arrived: wake the loop."""
         self._resumed.set()
 
-    async def wait_resumed(self, timeout_s: float) -> None:
-        """Wait at a pause until the run is in progress again, or nothing came for `timeout_s`."""
+    def stir(self) -> None:
+        """Something was given, though not all that is waited for."""
+        self._resumed.set()
+
+    async def wait_resumed(self, timeout_s: float, at_news: Callable[[], Awaitable[None]]) -> None:
+        """Wait at a pause until the run is in progress again, or nothing came for `timeout_s`.
+
+        at_news: done whenever something was given meanwhile.
+        """
         with trio.move_on_after(timeout_s) as self._pause:
             while self.response.status is Status.PAUSED:
                 self._resumed = trio.Event()
+                await at_news()
                 await self._resumed.wait()
 
     def postpone(self, timeout_s: float) -> None:

@@ -5,6 +5,7 @@ client with everything kept. Nothing here looks at the history.
 """
 
 import logging
+from functools import partial
 
 import msgspec
 import trio
@@ -221,9 +222,16 @@ async def _wait_for_client(live: Live, settings: Settings) -> None:
     if response.status is Status.PAUSED:
         response.log.pack()
     is_waiting_for_calls = bool(response.still_pending())
-    await live.wait_resumed(settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s)
+    timeout_s = settings.pause_ttl_s if is_waiting_for_calls else settings.idle_ttl_s
+    await live.wait_resumed(timeout_s, partial(_foresee, live))
     if response.status is Status.PAUSED:
         live.end("append_timeout" if is_waiting_for_calls else "idle_timeout")
+
+
+async def _foresee(live: Live) -> None:
+    """Let the backend compute what was given already, while the client's tools still run."""
+    if outputs := live.response.foreseen():
+        await live.sequence.foresee(outputs)
 
 
 async def _let_readers_go_first() -> None:

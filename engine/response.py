@@ -47,7 +47,7 @@ from engine.events import (
 from engine.folded import FoldedItem
 from engine.history import Round, Rounds
 from engine.item_style import style_of
-from engine.items import Call, Compaction, Item, ItemStatus
+from engine.items import Answer, Call, Compaction, Item, ItemStatus
 from engine.log import EventLog
 from engine.progress import Progress
 from engine.request import RunRequest
@@ -253,6 +253,10 @@ class Response:
         items: list[Item] = [*self._answers.take(), *self.progress.take_messages()]
         self._rounds.give(items)
         return items
+
+    def foreseen(self) -> list[Answer]:
+        """What the next step will begin with, as far as it is known at a pause; the last output may still grow."""
+        return self._answers.foreseen()
 
     def peek_new_items(self, batch: Batch) -> list[Item]:
         """What `take_new_items` would give after `batch`, as far as it has arrived."""

@@ -397,6 +397,8 @@ class Responses:
         if response.commit(batch, choice):
             live.extension = extension
             live.resume()
+        elif batch.answers or batch.parts:
+            live.stir()
         return Appended([*batch.answers, *batch.repeated], response.still_pending())
 
     # --- stopping ---

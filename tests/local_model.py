@@ -7,7 +7,7 @@ from engine.backends.base import Delta, Extension, RunSpec, StepSpec, TextDelta
 from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.local import LocalModel
-from engine.items import Item, Message
+from engine.items import Answer, Item, Message
 from engine.tokens import Span, TokenLog
 from tests.tiny import CONTEXT_WINDOW, STOP_ID
 
@@ -36,6 +36,9 @@ class NumbersPrompt:
     async def prepare(self, items: Sequence[Item]) -> Extension:
         ids = [int(word) for item in items if isinstance(item, Message) for word in str(item.content).split()]
         return Extension(len(self.tokens), len(items), len(ids), ids)
+
+    async def foresee(self, items: Sequence[Answer]) -> list[int]:
+        return [int(word) for item in items for word in str(getattr(item, "output", "")).split()]
 
     def commit(self, extension: Extension) -> None:
         self.tokens.give(extension.token_ids)

@@ -403,3 +403,17 @@ def test_message_of_an_append_that_is_resent_is_taken_once() -> None:
     assert answers.check([item(**WHOLE[0]), user("hurry")]).is_empty
     assert answers.check([item(**WHOLE[0]), user("another")]).messages == [user("another")]
     assert answers.check([user("hurry")]).messages == [user("hurry")]
+
+
+def test_what_is_foreseen_ends_with_the_first_output_that_is_not_whole() -> None:
+    answers = opened(0, 1, 2)
+    grows = {"type": "custom_tool_call_output", "call_id": "b", "status": "in_progress"}
+    assert answers.foreseen() == []
+    append(answers, item(**WHOLE[2]), item(**grows, output="be", offset=0))
+    assert answers.foreseen() == []  # the first one's output comes before them, and is not known
+    append(answers, item(**WHOLE[0]))
+    first, second = answers.foreseen()
+    assert first == item(**WHOLE[0])
+    assert (type(second).__name__, second.call_id, second.output) == ("CustomToolCallOutput", "b", "be")
+    append(answers, item(**grows | {"status": "completed"}, output="en", offset=2))
+    assert [type(answer).__name__[:6] for answer in answers.foreseen()] == ["Functi", "Custom", "LocalS"]

@@ -74,6 +74,20 @@ def test_of_another_segment_the_common_beginning_is_held():
     assert (cache.held(1), cache.num_tokens) == (20, 25)
 
 
+@pytest.mark.parametrize(
+    ("came", "ahead", "held"),
+    [([], [], 10), ([], [50, 51, 52, 53], 13), ([50, 51], [], 12), ([50, 51], [52, 9], 13), ([9], [50], 10)],
+)
+def test_of_what_was_given_ahead_that_is_held_which_came_true(came, ahead, held):
+    cache, tokens = KVCache(100), log_of(*range(10))
+    cache.put(1, tokens, 10, Use.PAUSED, [50, 51, 52])
+    assert cache.num_tokens == 13
+    tokens.give(came)
+    assert cache.held(1, ahead) == held
+    cache.put(1, tokens, len(tokens), Use.RUNNING)
+    assert cache.num_tokens == len(tokens)
+
+
 def test_what_the_worker_has_of_another_segment_can_be_taken_over():
     cache, tokens = KVCache(100), log_of(*range(30))
     cache.put(1, tokens, 25, Use.PAUSED)

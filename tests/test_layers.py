@@ -159,6 +159,7 @@ LAYERS: dict[str, str] = {
     "pure machines": """
         answers
         backends/admission
+        backends/ahead
         backends/context
         backends/default_model
         backends/detokenizer

@@ -17,6 +17,7 @@ import trio
 
 from engine.backends.base import CallEnd, Past, StepEnd, StepSpec, TextDelta
 from engine.backends.constraint import Constraint
+from engine.backends.frames import Command
 from engine.backends.local import LocalBackend, open_local_backend
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.token_sequence import TokenSequence
@@ -397,6 +398,52 @@ async def test_paused_runs_lose_their_kv_under_pressure_and_never_their_tokens(f
         assert load.tokens_reused == sum(count for count, _ in reused)
         sequences[0].close()
         assert backend.load().paused == 2
+
+
+def numbers(ids: Sequence[int]) -> list[FunctionCallOutput]:
+    """An output that renders to these ids."""
+    return [FunctionCallOutput(call_id="c", output=" ".join(map(str, ids)))]
+
+
+async def test_what_is_foreseen_is_computed_early_and_what_was_not_true_costs_time_only(folder, monkeypatch):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        context = [*PROMPT, 1, *(await step(sequence))[0]]
+        sent: list[Command] = []
+        send = backend._link.send
+        monkeypatch.setattr(backend._link, "send", lambda commands: [sent.extend(commands), send(commands)])
+        for came, num_right in [([*PROMPT, 200], 61), ([*PROMPT[:40], 200], 40), ([7, 8], 0)]:
+            sent.clear()
+            for count in (10, 35, 50, 60, 70):  # the first and the third are not worth a step of their own
+                await sequence.foresee(numbers([*PROMPT, *range(200, 210)][:count]))
+            assert list(sequence.tokens.context()) == context
+            await give(sequence, came)
+            length = len(context)
+            assert [(command.base - length, len(command.ids)) for command in sent] == [
+                (0, 35),
+                (35, 35),
+                (num_right, len(came) - num_right),
+            ]
+            ids, end = await step(sequence)
+            context += [*came, 1]
+            assert ids == greedy(context, 8)
+            context += ids
+            assert list(sequence.tokens.context()) == context
+            assert end.timing.tokens_prefilled == len(came) + 2
+
+
+async def test_what_was_foreseen_by_somebody_who_lost_it_is_no_loss(folder):
+    async with opened(folder) as backend:
+        sequence = backend.open_sequence(spec())
+        await give(sequence, PROMPT)
+        context = [*PROMPT, 1, *(await step(sequence))[0]]
+        await sequence.foresee(numbers(PROMPT))
+        kill(backend)
+        await give(sequence, PROMPT)
+        assert (await step(sequence))[0] == greedy([*context, *PROMPT, 1], 8)
+        sequence.close()
+        await sequence.foresee(numbers(PROMPT * 2))
 
 
 async def test_runs_that_begin_alike_and_together_prefill_it_once(folder):

@@ -517,3 +517,39 @@ def test_a_grammar_accepts_the_calls_that_the_parser_reads(template, tags, paral
     assert (matcher.validate_tokens(twice) == len(twice)) is parallel
     extra = of.encode(_markup(call.replace('"Paris"', '"Paris", "b": 1')))
     assert matcher.validate_tokens(extra) < len(extra)
+
+
+def foresee(run: Prompt, outputs: list[FunctionCallOutput]) -> list[int]:
+    return trio.run(run.foresee, outputs)
+
+
+@pytest.mark.parametrize("template", [HERMES, SMOLLM, PLAIN])
+def test_what_is_foreseen_of_outputs_is_what_they_come_to(template):
+    run = prompt(form(template))
+    assert foresee(run, [output("21")]) == []
+    give(run, user("Weather?"))
+    assert foresee(run, [output("21")]) == []
+    run.open_turn()
+    run.sampled([100, 101, STOP_ID])
+    first, second = "a first output of some words", "a second one that\ngrows and grows " * 20
+    stages = [
+        [output(first[:9])],
+        [output(first)],
+        [output(first), output(second[:18])],
+        [output(first), output(second)],
+    ]
+    foreseen = [foresee(run, items) for items in stages]
+    whole = list(trio.run(run.prepare, stages[-1]).token_ids)
+    assert [ids == whole[: len(ids)] for ids in foreseen] == [True] * 4
+    assert [len(ids) for ids in foreseen] == sorted({len(ids) for ids in foreseen})
+    assert len(foreseen[-1]) > 0.8 * len(whole)
+    assert foresee(run.fork(), stages[-1]) == foreseen[-1]
+
+
+def test_much_that_is_foreseen_is_encoded_in_a_thread():
+    run = prompt()
+    give(run, user("Weather?"))
+    run.open_turn()
+    run.sampled([100, STOP_ID])
+    ids = foresee(run, [output("some words " * 10_000)])
+    assert len(ids) > 10_000

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import trio
+import trio.testing
 from trio_websocket import ConnectionClosed
 
 from engine.backends.scenario import parse_scenario
@@ -480,6 +481,42 @@ async def test_a_growing_output_is_taken_in_parts():  # P20
         frames = await client.step()
         assert [frame["still_pending"] for frame in frames[:3]] == [[keys[1]], [keys[1]], []]
         assert frames[-1]["response"]["output"][-1]["content"][0]["text"] == "Done with abcde."
+
+
+class ForeseeingSequence(ScriptSequence):
+    """Writes down what it is told early."""
+
+    async def foresee(self, outputs):
+        self.foreseen.append([output.output for output in outputs])
+        await super().foresee(outputs)
+
+
+class ForeseeingBackend(ScriptBackend):
+    """Keeps its sequences' notes."""
+
+    def __init__(self, scenarios):
+        super().__init__(scenarios)
+        self.foreseen = []
+
+    def open_sequence(self, spec):
+        sequence = ForeseeingSequence(self._scenarios["script:test"], spec, EstimatedContext(spec))
+        sequence.foreseen = self.foreseen
+        return sequence
+
+
+async def test_the_backend_may_compute_what_is_known_of_outputs_in_call_order():  # P20
+    backend = ForeseeingBackend([parse_scenario(TWO_CALLS)])
+    async with open_served(backend=backend) as server, server.connect() as client:
+        await client.create()
+        keys = pending(await client.step())
+        for key, part in [(keys[1], "whole"), (keys[0], "ab"), (keys[0], "cd"), (keys[0], None)]:
+            offset = {} if part in ("whole", None) else {"offset": 0 if part == "ab" else 2, "status": "in_progress"}
+            item = {"type": "function_call_output", "call_id": key, "output": part or "abcd"}
+            await client.send("response.append", input=[item | offset])
+            await client.receive()
+            await trio.testing.wait_all_tasks_blocked()
+        assert backend.foreseen == [["ab"], ["abcd"]]
+        assert (await client.step())[-1]["type"] == "response.completed"
 
 
 async def test_an_append_that_does_not_fit_leaves_the_run_waiting():  # P23

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.content import TokenLogprob
 from engine.errors import NotFound
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
 from engine.usage import Timing, Usage
@@ -215,6 +215,12 @@ class Sequence(Protocol):
 
     def commit(self, extension: Extension) -> None:
         """Make an extension part of the context. Raises ValueError when the context has moved since `prepare`."""
+
+    async def foresee(self, outputs: ListOf[Answer]) -> None:
+        """The next extension will begin with these outputs, whose last one may still grow: a chance to compute.
+
+        For a sequence at rest. Changes nothing that anybody can see; what is not true after all costs time only.
+        """
 
     def start_step(self, step: StepSpec) -> None:
         """Begin to sample. The backend may take what is committed but not computed through the model first."""

@@ -7,6 +7,7 @@ paused ones, the ones not used for longest first; a running one never. What goes
 Pure bookkeeping: the caller tells the worker.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -28,12 +29,17 @@ class Use(IntEnum):
 
 
 class Entry(msgspec.Struct):
-    """KV of the first `num_tokens` ids of a segment of a token log."""
+    """KV of the first `num_logged` ids of a segment of a token log, and of `ahead`, which may come to follow them."""
 
     tokens: TokenLog
     segment: int
-    num_tokens: int
+    num_logged: int
     use: Use
+    ahead: Sequence[int] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_logged + len(self.ahead)
 
     @property
     def is_current(self) -> bool:
@@ -42,8 +48,8 @@ class Entry(msgspec.Struct):
 
     @property
     def packed(self) -> bytes:
-        """The ids that the worker has, four bytes each."""
-        return _packed(self.tokens.segment_ids(self.segment))[: 4 * self.num_tokens]
+        """The ids of the log that the worker has, four bytes each."""
+        return _packed(self.tokens.segment_ids(self.segment))[: 4 * self.num_logged]
 
 
 class Match(NamedTuple):
@@ -88,21 +94,26 @@ class KVCache:
         """Change the budget; `evict` says what follows from it."""
         self._max_tokens = max_tokens
 
-    def held(self, seq: int) -> int:
-        """Ids of the sequence's present context that the worker has.
+    def held(self, seq: int, ahead: Sequence[int] = ()) -> int:
+        """Ids of the sequence's present context, followed by `ahead`, that the worker has.
 
         After a restart those are what the two contexts have in common: instructions and tools, as a rule.
         """
         entry = self._entries.get(seq)
-        if entry is None or entry.is_current:
-            return entry.num_tokens if entry else 0
-        return common_prefix(entry.packed, _packed(entry.tokens.context())) // 4
+        if entry is None:
+            return 0
+        if not entry.is_current:
+            return common_prefix(entry.packed, _packed(entry.tokens.context())) // 4
+        if not entry.ahead:
+            return entry.num_logged
+        follows = array("I", [*entry.tokens.context_from(entry.num_logged), *ahead])
+        return entry.num_logged + common_prefix(_packed(array("I", entry.ahead)), _packed(follows)) // 4
 
-    def put(self, seq: int, tokens: TokenLog, num_tokens: int, use: Use) -> None:
-        """The worker now has the first `num_tokens` ids of `tokens`; makes the entry the one used last."""
+    def put(self, seq: int, tokens: TokenLog, num_tokens: int, use: Use, ahead: Sequence[int] = ()) -> None:
+        """The worker now has the first `num_tokens` ids of `tokens`, and `ahead`; makes the entry the one used last."""
         self.drop(seq)
-        self._entries[seq] = Entry(tokens, tokens.segment, num_tokens, use)
-        self._num_tokens += num_tokens
+        self._entries[seq] = Entry(tokens, tokens.segment, num_tokens, use, ahead)
+        self._num_tokens += num_tokens + len(ahead)
 
     def mark(self, seq: int, use: Use) -> None:
         """Change what an entry is used for; no entry is no error."""

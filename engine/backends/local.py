@@ -159,9 +159,9 @@ class LocalBackend:
             desk=self,
         )
 
-    def give(self, sequence: TokenSequence) -> None:
+    def give(self, sequence: TokenSequence, ahead: Sequence[int] = ()) -> None:
         if self._link.is_up:
-            self._link.send(self._synced(sequence, Use.PAUSED))
+            self._link.send(self._synced(sequence, Use.PAUSED, ahead))
 
     def begin(self, sequence: TokenSequence) -> int:
         job = self._new_job(sequence)
@@ -209,20 +209,20 @@ class LocalBackend:
         sequence.on_asked(again)
         self._admission.ask_again(again, len(sequence.tokens))
 
-    def _synced(self, sequence: TokenSequence, use: Use) -> list[Command]:
-        """What brings the worker's copy of a context up to date, within the budget."""
+    def _synced(self, sequence: TokenSequence, use: Use, ahead: Sequence[int] = ()) -> list[Command]:
+        """What brings the worker's copy of a context up to date, with what will probably follow, within the budget."""
         number, tokens = sequence.number, sequence.tokens
         commands: list[Command] = []
-        held = self._cache.held(number)
+        held = self._cache.held(number, ahead)
         if not held and (match := self._cache.match(number, tokens)):
             commands.append(Adopt(number, match.source, match.keep, match.move))
             held = match.keep
             if match.move:
                 self._cache.drop(match.source)
-        self._cache.put(number, tokens, len(tokens), use)
+        self._cache.put(number, tokens, len(tokens), use, ahead)
         commands += (dropped := self._evicted())
         if Drop(number) not in dropped:  # it does not fit beside those that sample, so it has to wait for its step
-            commands.append(Extend(number, held, list(tokens.context_from(held))))
+            commands.append(Extend(number, held, [*tokens.context_from(held), *ahead[max(0, held - len(tokens)) :]]))
         return commands
 
     def _evicted(self) -> list[Command]:

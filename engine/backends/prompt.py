@@ -73,6 +73,7 @@ class Prompt:
         self._tail = _Tail.EMPTY
         self._last_role: str | None = None
         self._answers_call = False
+        self._ahead = form.new_ahead()
 
     # --- items in
 
@@ -114,6 +115,20 @@ class Prompt:
         self._tail = _Tail.GIVEN
         self._last_role = extension.payload.last_role or self._last_role
         self._answers_call = extension.payload.answers_call
+
+    async def foresee(self, items: Sequence[Answer]) -> list[int]:
+        """Ids with which the context will go on after these outputs, of which the last one may still grow.
+
+        As far as that can be told: none before the first step or when something was given since the last.
+        """
+        if not items or self._tail in (_Tail.EMPTY, _Tail.GIVEN):
+            return []
+        spans = self._form.foresee("assistant", items)
+        if sum(len(span.text) for span in spans) > _INLINE_CHARS:
+            ids = await trio.to_thread.run_sync(self._ahead.tell, spans)
+        else:
+            ids = self._ahead.tell(spans)
+        return [*self._lead(), *ids]
 
     def _render(self, items: Sequence[Item]) -> Rendered:
         if self._tail is _Tail.EMPTY:
@@ -177,6 +192,7 @@ class Prompt:
         """A prompt with the same context that goes on by itself."""
         twin = copy.copy(self)
         twin.tokens = self.tokens.copy()
+        twin._ahead = self._form.new_ahead()
         return twin
 
     def restart(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.backends.ahead import Ahead, begins_afresh
 from engine.backends.base import StepSpec
 from engine.backends.families import Family, describe_tools, family_of
 from engine.backends.grammar import Grammars
@@ -18,7 +19,7 @@ from engine.backends.toolset import ToolSet
 from engine.backends.turns import turns_of
 from engine.backends.vocabulary import Span, Vocabulary
 from engine.errors import RequestError
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.toolspec import Tool
 
 _USER: Final[Turn] = {"role": "user", "content": "Hello"}
@@ -93,6 +94,7 @@ class PromptFormat:
         thought_tag = family.reasoning[0] if family.reasoning else None
         self._starts_in_reasoning = thought_tag is not None and header.rstrip().endswith(thought_tag)
         self._tool_contexts: OrderedDict[bytes, ToolContext] = OrderedDict()
+        self._tells_early = begins_afresh(vocabulary.encode)
         self._frame_again = lru_cache(_MAX_FRAMES)(self._frame)
 
     @classmethod
@@ -137,6 +139,13 @@ class PromptFormat:
         text = self._extend(last_role, turns) if shape is None else self._frame_again(last_role, shape)
         return Rendered(contents.spans(text), _last_role(turns))
 
+    def foresee(self, last_role: str | None, items: Sequence[Answer]) -> list[Span]:
+        """What outputs add after a turn of `last_role`, up to the end of the last one's text so far."""
+        rendered = self.extend(last_role, [*items[:-1], _marked(items[-1])])
+        spans = rendered.spans
+        end = next((index for index in range(len(spans) - 1, -1, -1) if _MARK in spans[index].text), 0)
+        return [*spans[:end], Span(spans[end].text.rpartition(_MARK)[0], False)] if spans else []
+
     def _frame(self, last_role: str | None, shape: Shape) -> str:
         """What turns of this shape add. Their contents are stand-ins, so it is the same for all that come."""
         return self._extend(last_role, [dict(turn) for turn in shape])
@@ -171,6 +180,10 @@ class PromptFormat:
         """The ids of rendered text. Pure, and safe in a thread."""
         return self.vocabulary.encode_spans(spans)
 
+    def new_ahead(self) -> Ahead:
+        """Tells the ids of outputs that still grow."""
+        return Ahead(self.vocabulary, tells_text=self._tells_early)
+
     def fewest_tokens(self, num_chars: int) -> int:
         """A lower bound on the ids of so many characters, known without encoding them."""
         return num_chars // self.vocabulary.longest_token
@@ -200,6 +213,12 @@ class PromptFormat:
         is_held = constraint is not None and constraint.mode == "always"
         in_reasoning = self._starts_in_reasoning and not is_held
         return StreamParser(self.vocabulary, self.family, tools, in_reasoning=in_reasoning)
+
+
+def _marked(item: Answer) -> Answer:
+    """The output with a mark at the end of its text, where it is one."""
+    output = getattr(item, "output", None)
+    return msgspec.structs.replace(item, output=output + _MARK) if isinstance(output, str) else item
 
 
 def _shape(turns: Sequence[Turn]) -> Shape | None:

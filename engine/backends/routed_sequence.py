@@ -4,7 +4,7 @@ from collections.abc import Sequence as ListOf
 from typing import Protocol
 
 from engine.backends.base import Delta, Extension, Past, Sequence, StepSpec
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import TokenLog
 
 
@@ -44,6 +44,9 @@ class RoutedSequence:
 
     def commit(self, extension: Extension) -> None:
         self._inner.commit(extension)
+
+    async def foresee(self, outputs: ListOf[Answer]) -> None:
+        await self._inner.foresee(outputs)
 
     def start_step(self, step: StepSpec) -> None:
         self._inner.start_step(step)

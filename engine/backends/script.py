@@ -22,7 +22,7 @@ from engine.backends.script_context import Context, EstimatedContext, Work
 from engine.backends.script_step import Given, Step
 from engine.backends.script_take import NO_LIMIT, Limit, take_step
 from engine.errors import BackendError, NotFound, RequestError
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import TokenLog
 
 
@@ -119,6 +119,10 @@ class ScriptSequence:
                 code="context_length_exceeded",
             )
         return msgspec.structs.replace(extension, payload=(list(items), extension))
+
+    async def foresee(self, outputs: ListOf[Answer]) -> None:
+        """See base. There is nothing to compute early."""
+        await trio.lowlevel.checkpoint()
 
     def commit(self, extension: Extension) -> None:
         items, inner = extension.payload

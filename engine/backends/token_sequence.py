@@ -6,7 +6,7 @@ death goes on from there (the local one under a new job number, drawing what it 
 """
 
 from collections.abc import Sequence as ListOf
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import trio
@@ -17,8 +17,11 @@ from engine.backends.frames import Begun, Finished, Sample, Sampled
 from engine.backends.token_step import Parser, Step
 from engine.clock import now_ms
 from engine.errors import BackendError
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
+
+# A step of 16 ids takes as long as one of a single id, and may be in the way when the rest comes: less is not worth it.
+_WORTHWHILE: Final = 32
 
 
 class Prompt(Protocol):
@@ -29,6 +32,7 @@ class Prompt(Protocol):
     @property
     def num_turn_tokens(self) -> int: ...
     async def prepare(self, items: ListOf[Item]) -> Extension: ...
+    async def foresee(self, items: ListOf[Answer]) -> list[int]: ...
     def commit(self, extension: Extension) -> None: ...
     def open_turn(self) -> list[int]: ...
     def sampled(self, ids: ListOf[int], logprobs: ListOf[float] | None = None) -> None: ...
@@ -55,8 +59,8 @@ class Desk(Protocol):
     def new_sequence(self, prompt: Prompt, spec: RunSpec) -> "TokenSequence":
         """Another sequence over this prompt."""
 
-    def give(self, sequence: "TokenSequence") -> None:
-        """Let the worker have what was committed, if it is up."""
+    def give(self, sequence: "TokenSequence", ahead: ListOf[int] = ()) -> None:
+        """Let the worker have what was committed, if it is up, and what will probably follow."""
 
     def begin(self, sequence: "TokenSequence") -> int:
         """Let the worker sample, now or when it is up; the job's number."""
@@ -94,6 +98,7 @@ class TokenSequence:
         self._stop_ids = list(stop_ids)
         self._desk = desk
         self._step: Step | None = None
+        self._num_foreseen = 0  # ids of the next extension that the worker was given early
         self._num_seen = 0  # tokens of the log when the last step ended
         self._is_closed = False
         self._changed = trio.Event()
@@ -114,6 +119,13 @@ class TokenSequence:
 
     async def prepare(self, items: ListOf[Item]) -> Extension:
         return await self.prompt.prepare(items)
+
+    async def foresee(self, outputs: ListOf[Answer]) -> None:
+        """See base. The worker prefills them while the tool still runs."""
+        ids = await self.prompt.foresee(outputs)
+        if self._step is None and not self._is_closed and len(ids) >= self._num_foreseen + _WORTHWHILE:
+            self._num_foreseen = len(ids)
+            self._desk.give(self, ids)
 
     def commit(self, extension: Extension) -> None:
         self.prompt.commit(extension)
@@ -263,6 +275,7 @@ class TokenSequence:
             self._desk.stop(self, step.job)
 
     def _end_step(self) -> None:
+        self._num_foreseen = 0
         self._step = None
         self._num_seen = self.tokens.total
 

@@ -7,7 +7,7 @@ harmless text gets exactly the ids that the model was trained on.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +94,17 @@ class Vocabulary:
         if run:
             ids += self.encode("".join(run))
         return ids
+
+    def open_run(self, spans: Sequence[Span]) -> tuple[list[Span], str]:
+        """The spans up to the last control token, and the text after it, which is encoded as one string."""
+        text = ""
+        for index in range(len(spans) - 1, -1, -1):
+            span = spans[index]
+            parts = self._split.split(span.text) if span.is_markup and self._split else [span.text]
+            text = parts[-1] + text
+            if len(parts) > 1:
+                return [*spans[:index], Span("".join(parts[:-1]), True)], text
+        return [], text
 
     def _pieces(self, spans: Iterable[Span]) -> Iterable[tuple[str, bool]]:
         for span in spans:

@@ -22,7 +22,7 @@ from engine.backends.remote.errors import UpstreamError
 from engine.backends.remote.link import Line
 from engine.clock import now_ms
 from engine.errors import BackendError
-from engine.items import Item
+from engine.items import Answer, Item
 from engine.tokens import TokenLog
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,10 @@ class ChatSequence:
     async def prepare(self, items: ListOf[Item]) -> Extension:
         await trio.lowlevel.checkpoint()
         return self._context.prepare(items)
+
+    async def foresee(self, outputs: ListOf[Answer]) -> None:
+        """See base. There is nothing to compute early."""
+        await trio.lowlevel.checkpoint()
 
     def commit(self, extension: Extension) -> None:
         self._context.commit(extension)

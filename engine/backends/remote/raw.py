@@ -5,7 +5,7 @@ a task, and each run has a connection, which it keeps while it is paused.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -90,7 +90,7 @@ class RawBackend:
             desk=self,
         )
 
-    def give(self, sequence: TokenSequence) -> None:
+    def give(self, sequence: TokenSequence, ahead: Sequence[int] = ()) -> None:
         """The service gets the context with the next step; it keeps what it knows of it by itself."""
 
     def begin(self, sequence: TokenSequence) -> int:
