@@ -181,6 +181,12 @@ def test_a_choice_says_which_may_be_called(choice: ToolChoice, said: Any, names:
     assert [tool["function"]["name"] for tool in fields["tools"]] == names
 
 
+def test_a_service_that_cannot_be_told_a_name_is_offered_that_tool_alone() -> None:
+    fields = TOOLS.fields(ToolChoice("required", frozenset({"patch"}), is_named=True), names_tool=False)
+    assert fields["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in fields["tools"]] == ["patch"]
+
+
 def test_without_tools_nothing_is_said_of_them() -> None:
     assert ChatTools([]).fields(ToolChoice("none")) == {}
 

@@ -19,7 +19,8 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     reasoning_field: what the model thought is given back under this name; None: not at all. limit_field: the most that
     is to be sampled. cache_key_field: requests with the same value share a prefix. warm_path: a GET that means nothing.
-    efforts: the levels of reasoning that it knows, where other ones are put on those.
+    efforts: the levels of reasoning that it knows, where other ones are put on those. names_tool: a choice may name one
+    tool; else that one is offered alone.
     """
 
     reasoning_field: ReasoningField | None
@@ -27,12 +28,13 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     cache_key_field: str | None = None
     warm_path: str | None = None
     efforts: frozenset[str] = frozenset({"none", "low", "medium", "high"})
+    names_tool: bool = True
 
 
 DIALECTS: Final[dict[ChatName, ChatDialect]] = {
     "cerebras": ChatDialect(reasoning_field="reasoning", cache_key_field="prompt_cache_key", warm_path="/tcp_warming"),
     "vllm": ChatDialect(reasoning_field="reasoning"),
-    "llamacpp": ChatDialect(reasoning_field="reasoning_content", limit_field="max_tokens"),
+    "llamacpp": ChatDialect(reasoning_field="reasoning_content", limit_field="max_tokens", names_tool=False),
     "openai": ChatDialect(
         reasoning_field=None,
         cache_key_field="prompt_cache_key",
@@ -65,7 +67,7 @@ def _effort(effort: str | None, dialect: ChatDialect) -> str | None:
 def step_fields(spec: RunSpec, step: StepSpec, tools: ChatTools, dialect: ChatDialect) -> dict[str, Any]:
     """What is asked of one turn."""
     choice = ToolChoice("none") if step.is_summary else step.tool_choice
-    about_tools = tools.fields(choice)
+    about_tools = tools.fields(choice, names_tool=dialect.names_tool)
     fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} | about_tools
     if about_tools.get("tool_choice", "none") != "none" and not spec.parallel_tool_calls:
         fields["parallel_tool_calls"] = False

@@ -53,21 +53,19 @@ class ChatTools:
         tool = self._tool_of.get(name)
         return tool is not None and tool.kind == "custom"
 
-    def fields(self, choice: ToolChoice) -> dict[str, Any]:
-        """The request's fields about tools under this choice.
+    def fields(self, choice: ToolChoice, *, names_tool: bool = True) -> dict[str, Any]:
+        """The request's fields about tools under this choice. names_tool: see `chat_request.ChatDialect`.
 
         All tools are offered even where none may be called, so that the prompt stays as it was; but where some may be,
         only those, since there is no other way to say so.
         """
         if not self._tool_of:
             return {}
-        if choice.mode == "none":
-            return {"tools": self._definitions(self._tool_of), "tool_choice": "none"}
         labels = self._toolset.callable_under(choice)
         if not labels:
             return {"tools": self._definitions(self._tool_of), "tool_choice": "none"}
         names = [name for label, name in self._name_of.items() if label in labels]
-        if choice.mode == "required" and len(names) == 1:
+        if choice.mode == "required" and len(names) == 1 and names_tool:
             only = {"type": "function", "function": {"name": names[0]}}
             return {"tools": self._definitions(self._tool_of), "tool_choice": only}
         return {"tools": self._definitions(names), "tool_choice": choice.mode}
