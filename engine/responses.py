@@ -47,7 +47,7 @@ from engine.settings import Settings
 from engine.store import Store
 from engine.till import Till
 from engine.tokens import Span
-from engine.vetting import look_at_append, look_at_start, open_free_guard, open_guard
+from engine.vetting import look_ahead, look_at_append, look_at_start, open_free_guard, open_guard
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +207,13 @@ class Responses:
         """The request with the items that it names. Raises NotFound."""
         items = await resolve(request.items, partial(self.read, principal=principal))
         return msgspec.structs.replace(request, items=items)
+
+    async def vet(self, items: list[Item]) -> bool:
+        """Look at what a run is to go on with later. False when there is nobody to look.
+
+        Raises RequestError that says where in the input, for what a policy blocks at once; ServerError.
+        """
+        return await look_ahead(self._lookout, items)
 
     async def continue_from(
         self, previous: Live, items: list[Item], choice: ToolChoice | None, lifecycle: Lifecycle

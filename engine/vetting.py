@@ -38,6 +38,17 @@ async def look_at_append(lookout: Lookout | None, response: Response, batch: Bat
     return await _look(lookout, [*batch.answers.values(), *batch.messages], given, None, earlier)
 
 
+async def look_ahead(lookout: Lookout | None, items: list[Item]) -> bool:
+    """Look at what a run is to begin with later, when it is looked at again. False when there is nobody to look.
+
+    Raises RequestError that says where in the input, for what is blocked at once; ServerError.
+    """
+    if lookout is None:
+        return False
+    await _look(lookout, items, items, None, [])
+    return True
+
+
 def open_guard(lookout: Lookout | None, response: Response, looked: Looked | None = None) -> Guard | None:
     """What lets nothing of a run out that a policy may stop. looked: what came of looking at what it begins with."""
     if lookout is None:

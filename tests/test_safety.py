@@ -429,6 +429,17 @@ async def test_a_classifier_that_could_not_be_loaded_refuses_the_run_and_the_ser
         assert (ready.status, ready.error["message"]) == (503, "Not ready: a classifier is loading")
 
 
+async def test_a_steer_that_is_blocked_changes_nothing(autojump_clock: Any) -> None:
+    """P91: the response is not stopped for it, and another steer still counts."""
+    async with watching(KEYS, scenario=SLOW, lifecycle="chain") as server, server.connect() as client:
+        await client.create(tools=[])
+        response_id = (await client.until("response.output_text.delta"))[0]["response"]["id"]
+        await client.send("response.steer", previous_response_id=response_id, input=f"use {SECRET}")
+        failed = (await client.until("response.steer.failed"))[-1]
+        assert (failed["error"]["code"], failed["error"]["param"]) == ("invalid_prompt", "input[0]")
+        assert (await client.step())[-1]["type"] == "response.completed"
+
+
 async def test_a_steer_waits_for_what_is_held_back(autojump_clock: Any) -> None:
     judge, policy = FakeJudge(), MODEL | {"on": ["output"]}
     async with (

@@ -35,13 +35,17 @@ class Steering:
         self._settings = settings
         self._send = send
 
-    def take(self, frame: Steer) -> None:
+    async def take(self, frame: Steer) -> None:
         """Accept a steer, or say why not."""
         lanes = self._session.remembered(frame.previous_response_id)
         stream_id = lanes[0] if lanes else frame.stream_id
         try:
             held = self._check(frame, stream_id if lanes else None, is_known=bool(lanes))
-        except RequestError as error:
+            if await self._responses.vet(held.items):  # which takes its time, so the response may have ended
+                held = self._check(
+                    frame, stream_id, is_known=bool(self._session.remembered(frame.previous_response_id))
+                )
+        except EngineError as error:
             self._fail(stream_id, frame.previous_response_id, frame.input, error)
             return
         self._session.lanes[stream_id].steers.append(held)
@@ -108,7 +112,7 @@ class Steering:
         steers.clear()
 
     def _fail(
-        self, stream_id: str | None, response_id: str, said: Input, error: RequestError, steer_id: str | None = None
+        self, stream_id: str | None, response_id: str, said: Input, error: EngineError, steer_id: str | None = None
     ) -> None:
         steer = {"previous_response_id": response_id, "input": said} | ({"id": steer_id} if steer_id else {})
         body = {"code": error.code, "message": error.message, "type": error.kind, "param": error.param}

@@ -180,7 +180,7 @@ class Connection:
             case ContinueFrom(_, frame):
                 await self._continue(stream_id, frame)
             case SteerRun(frame):
-                self._steering.take(frame)
+                await self._steering.take(frame)
             case CancelRun(frame, response):
                 response_id = response.id if response else frame.response_id
                 self._responses.cancel(response_id or "", self._admission.principal)
