@@ -61,6 +61,15 @@ async def test_no_ledger_is_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_next_segment_is_behind_all_that_was_ever_taken(tmp_path: Path) -> None:
+    async with opened(tmp_path, ledger_commit_ms=LONG_MS) as ledger:
+        spend(ledger, "one", 2)
+        assert await ledger.next_segment("one") == 2
+        copy = killed(tmp_path, tmp_path / "copy")
+    async with opened(copy) as ledger:
+        assert [await ledger.next_segment(response_id) for response_id in ("one", "other")] == [2, 0]
+
+
 async def test_leaving_writes_everything_and_tidies_up(tmp_path: Path) -> None:
     async with opened(tmp_path, ledger_commit_ms=LONG_MS) as ledger:
         spend(ledger, "r", 3)

@@ -42,9 +42,8 @@ class Steering:
         try:
             held = self._check(frame, stream_id if lanes else None, is_known=bool(lanes))
             if await self._responses.vet(held.items):  # which takes its time, so the response may have ended
-                held = self._check(
-                    frame, stream_id, is_known=bool(self._session.remembered(frame.previous_response_id))
-                )
+                lanes = self._session.remembered(frame.previous_response_id)
+                held = self._check(frame, stream_id, is_known=stream_id in lanes)
         except EngineError as error:
             self._fail(stream_id, frame.previous_response_id, frame.input, error)
             return
