@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The full counts that CI runs a part of: random walks by the thousand, connects by the ten thousand, servers killed by
-# the hundred, twenty runs of the default model. Takes about half an hour on two cores; its last result stands in the
-# README.
+# the hundred, an hour of the default model under load, twenty runs of it. Takes about two hours on two cores, less with
+# LONGLOOP_SOAK_SECONDS; its last result stands in the README.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . demos/setup.sh
@@ -16,6 +16,12 @@ LONGLOOP_SOAK_CONNECTS=10000 $python -m pytest -q tests/test_sockets.py -k thous
 
 echo "== servers killed in the middle of runs"
 LONGLOOP_SOAK_KILLS=200 $python -m pytest -q tests/test_killed_server.py tests/test_kills.py
+
+echo "== fifty runs of the default model, disturbed in every way"
+LONGLOOP_SOAK_MODEL=smollm2-135m-instruct $python -m pytest -q tests/test_chaos.py -k replay
+
+echo "== an hour of the default model: 64 runs paused, 8 sampling"
+PYTHONPATH=. $python -m tests.soak_local --seconds "${LONGLOOP_SOAK_SECONDS:-3600}"
 
 echo "== twenty runs of the default model"
 work=$(mktemp -d)
