@@ -44,6 +44,7 @@ class ModelSettings(BaseModel):
     threads: int | None = Field(None, ge=0)
     max_kv_bytes: Bytes | None = None
     max_step_ms: Count | None = None
+    family: str | None = None
     tokenizer: str | None = None
     base_url: str | None = None
     key_file: str | None = None
@@ -55,7 +56,7 @@ class ModelSettings(BaseModel):
 
 
 OF_A_BACKEND: Final = (
-    "backend", "model", "device", "dtype", "threads", "max_kv_bytes", "max_step_ms", "tokenizer", "base_url",
+    "backend", "model", "device", "dtype", "threads", "max_kv_bytes", "max_step_ms", "family", "tokenizer", "base_url",
     "key_file", "token_cache",
 )  # fmt: skip
 REMOTE: Final = ("cerebras", "vllm", "llamacpp", "openai")  # backends that are somebody else's HTTP API
@@ -94,6 +95,7 @@ class Settings(BaseSettings):
     max_step_ms: Count = Field(
         250, description="a long prompt is taken in in steps of about this; other runs' tokens wait for one at most"
     )
+    family: str = Field("", description="whose way of calling tools the model has; empty: the chat template tells")
     tokenizer: str = Field(
         "",
         description="of a script or a service's model: `default`, Hugging Face id, folder; none: estimates, chat route",

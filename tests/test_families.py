@@ -13,7 +13,7 @@ from tests import tiny
         (tiny.SMOLLM, SMOLLM2),
         (tiny.HERMES, HERMES),
         (tiny.PLAIN, HERMES_IN_TEXT),
-        ("{{ tools }} [TOOL_CALLS]", HERMES_IN_TEXT),
+        ("{{ tools }} <|tool|>", HERMES_IN_TEXT),
     ],
 )
 def test_the_template_tells_the_family(template, family):
@@ -23,9 +23,9 @@ def test_the_template_tells_the_family(template, family):
 def test_tools_are_shown_with_the_tags_that_the_parser_looks_for():
     text = describe_tools(SMOLLM2, ['{"a": 1}', '{"b": 2}'])
     assert '<tools>\n{"a": 1}\n{"b": 2}\n</tools>' in text
-    assert f'{SMOLLM2.call_open}\n{{"name": <function-name>' in text
+    assert f'{SMOLLM2.calls.open}\n{{"name": <function-name>' in text
 
 
 @pytest.mark.parametrize("family", [HERMES, HERMES_IN_TEXT, SMOLLM2])
 def test_every_tag_is_markup(family):
-    assert {family.call_open, family.call_close, *(family.reasoning or ())} <= set(family.markup)
+    assert {*family.calls.tags, *(family.reasoning or ())} <= set(family.markup)

@@ -38,7 +38,6 @@ LAYERS: dict[str, str] = {
         commands/compare
         commands/export
         commands/models
-        commands/probe
         commands/run
         commands/serve
         commands/usage
@@ -126,7 +125,6 @@ LAYERS: dict[str, str] = {
         backends/remote/lines
         backends/remote/link
         backends/remote/opening
-        backends/remote/probe
         backends/remote/raw
         backends/remote/raw_prompt
         backends/remote/raw_turn
@@ -162,6 +160,8 @@ LAYERS: dict[str, str] = {
         answers
         backends/admission
         backends/ahead
+        backends/arguments
+        backends/call_syntax
         backends/context
         backends/default_model
         backends/detokenizer
@@ -169,10 +169,13 @@ LAYERS: dict[str, str] = {
         backends/frames
         backends/grammar
         backends/guide
+        backends/harmony
         backends/job
         backends/jobs
         backends/json_scanner
         backends/kv_cache
+        backends/literals
+        backends/manners
         backends/logprobs
         backends/model_facts
         backends/parser
@@ -206,6 +209,7 @@ LAYERS: dict[str, str] = {
         backends/script_context
         backends/script_take
         backends/template
+        backends/text_reader
         backends/token_step
         backends/toolset
         backends/turns

@@ -413,7 +413,9 @@ def test_every_kind_of_item_is_shown(template):
 )
 def test_thoughts_are_shown_in_full_or_by_their_summary(reasoning, thought):
     contents = Contents()
-    turn, *others = turns_of([reasoning, Message(role="assistant", content="a1")], family_of(HERMES), contents)
+    turn, *others = turns_of(
+        [reasoning, Message(role="assistant", content="a1")], family_of(HERMES), contents, form(HERMES).manners
+    )
     assert others == []
     assert [span.text for span in contents.spans(turn["reasoning_content"])] == [thought]
 
@@ -459,7 +461,7 @@ def test_required_holds_from_the_first_token():
 
 def test_auto_decides_or_waits_for_the_trigger_or_is_free():
     decided = constraint(ToolChoice())
-    opening = form().vocabulary.encode(form().family.call_open)
+    opening = form().vocabulary.encode(form().family.calls.open)
     assert (decided.mode, [decided.trigger_id, decided.second_id]) == ("decide", opening[:2])
     triggered = constraint(ToolChoice(), HERMES, True)
     assert (triggered.mode, triggered.trigger_id) == ("on_trigger", form(HERMES, True).vocabulary.added["<tool_call>"])

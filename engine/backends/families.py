@@ -8,6 +8,20 @@ from typing import Final, Literal
 
 import msgspec
 
+from engine.backends.call_syntax import (
+    DEEPSEEK_CALLS,
+    DEEPSEEK_FENCED_CALLS,
+    GLM_CALLS,
+    HARMONY_CALLS,
+    HERMES_CALLS,
+    LLAMA_CALLS,
+    MISTRAL_ARGS_CALLS,
+    MISTRAL_CALLS,
+    QWEN_CODER_CALLS,
+    CallSyntax,
+)
+from engine.errors import RequestError
+
 
 class AutoPolicy(msgspec.Struct, frozen=True):
     """How tool_choice `auto` becomes calls.
@@ -26,36 +40,48 @@ class AutoPolicy(msgspec.Struct, frozen=True):
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """One family's facts.
 
-    A call is `{call_open}\\n{"name": …, "arguments": {…}}\\n{call_close}`, several are parted by a newline.
-    `reasoning` holds the tags around thoughts. `shows_tools` says whether the chat template presents tools, calls and
-    outputs itself; otherwise they are written into the text of ordinary turns.
+    `reasoning` holds the tags around thoughts. `shows_tools` and `shows_calls` say whether the chat template presents
+    tools, and calls with their outputs; what it does not is written into the text of ordinary turns. `is_harmony`:
+    a turn is a sequence of messages on channels (see harmony.py).
     """
 
     name: str
-    call_open: str = "<tool_call>"
-    call_close: str = "</tool_call>"
+    calls: CallSyntax = HERMES_CALLS
     output_open: str = "<tool_response>"
     output_close: str = "</tool_response>"
     reasoning: tuple[str, str] | None = ("<think>", "</think>")
     shows_tools: bool = True
+    shows_calls: bool = True
     output_role: str = "tool"
     default_instructions: str | None = None
     max_parallel_calls: int = 16
+    is_harmony: bool = False
     auto: AutoPolicy = AutoPolicy()
 
     @property
     def markup(self) -> tuple[str, ...]:
         """The tags that content must not be able to write as tokens."""
+        harmony = HARMONY_TAGS if self.is_harmony else ()
         return (
-            self.call_open, self.call_close, self.output_open, self.output_close, "<tools>", "</tools>",
+            *self.calls.tags, *harmony, self.output_open, self.output_close, "<tools>", "</tools>",
             *(self.reasoning or ()),
         )  # fmt: skip
 
 
-HERMES: Final = Family(name="hermes")
+HARMONY_TAGS: Final = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
 
-# The same syntax for models whose template knows no tools, or writes calls in a way that we do not parse.
-HERMES_IN_TEXT: Final = Family(name="hermes-in-text", shows_tools=False, output_role="user")
+HERMES: Final = Family(name="hermes")
+QWEN_CODER: Final = Family(name="qwen-coder", calls=QWEN_CODER_CALLS)
+GLM: Final = Family(name="glm", calls=GLM_CALLS)
+LLAMA: Final = Family(name="llama", calls=LLAMA_CALLS, reasoning=None)
+MISTRAL: Final = Family(name="mistral", calls=MISTRAL_CALLS, reasoning=("[THINK]", "[/THINK]"))
+MISTRAL_ARGS: Final = Family(name="mistral-args", calls=MISTRAL_ARGS_CALLS, reasoning=("[THINK]", "[/THINK]"))
+DEEPSEEK: Final = Family(name="deepseek", calls=DEEPSEEK_CALLS)
+DEEPSEEK_FENCED: Final = Family(name="deepseek-fenced", calls=DEEPSEEK_FENCED_CALLS)
+HARMONY: Final = Family(name="harmony", calls=HARMONY_CALLS, reasoning=None, is_harmony=True)
+
+# The syntax of hermes for models whose template knows no tools, or writes calls in a way that we do not parse.
+HERMES_IN_TEXT: Final = Family(name="hermes-in-text", shows_tools=False, shows_calls=False, output_role="user")
 
 # SmolLM2-135M-Instruct, Q4_1. Figures: `demos/auto_threshold.py`, 44 questions that need a tool, 42 that need none with
 # each of 5 tool sets. Thresholds were chosen on every second probe; the other half says what to expect. The first two
@@ -74,6 +100,7 @@ SMOLLM2: Final = Family(
     name="smollm2",
     reasoning=None,
     shows_tools=False,
+    shows_calls=False,
     output_role="user",
     output_open="The function returned:",
     output_close="Now answer my question in plain words.",
@@ -83,13 +110,40 @@ SMOLLM2: Final = Family(
 )
 
 
+FAMILIES: Final = {
+    family.name: family
+    for family in (
+        SMOLLM2, HERMES, HERMES_IN_TEXT, QWEN_CODER, GLM, LLAMA, MISTRAL, MISTRAL_ARGS, DEEPSEEK, DEEPSEEK_FENCED,
+        HARMONY,
+    )
+}  # fmt: skip
+
+# What gives a family away: each of these stands in its templates. The first that fits is it.
+_MARKS: Final[tuple[tuple[Family, tuple[str, ...]], ...]] = (
+    (HARMONY, ("<|channel|>", "<|call|>")),
+    (DEEPSEEK_FENCED, ("<｜tool▁call▁begin｜>", "```json")),
+    (DEEPSEEK, ("<｜tool▁call▁begin｜>",)),
+    (MISTRAL_ARGS, ("[TOOL_CALLS]", "[ARGS]")),
+    (MISTRAL, ("[TOOL_CALLS]",)),
+    (GLM, ("<tool_call>", "<arg_key>")),
+    (QWEN_CODER, ("<tool_call>", "<function=", "<parameter=")),
+    (HERMES, ("<tool_call>", "tools")),
+    (LLAMA, ("<|start_header_id|>", '"parameters"', "tools")),
+)
+
+
 def family_of(template: str) -> Family:
     """The family of a model with this chat template (Jinja source)."""
-    if "named SmolLM" in template and "tools" not in template:
+    if "named SmolLM" in template and "tools" not in template and "<think>" not in template:  # SmolLM3 thinks
         return SMOLLM2
-    if "tools" in template and HERMES.call_open in template:
-        return HERMES
-    return HERMES_IN_TEXT
+    return next((family for family, marks in _MARKS if all(mark in template for mark in marks)), HERMES_IN_TEXT)
+
+
+def family_named(name: str) -> Family:
+    """The family of this name. Raises RequestError naming those there are."""
+    if name not in FAMILIES:
+        raise RequestError(f"There is no family '{name}'. Known: {', '.join(FAMILIES)}.", param="family")
+    return FAMILIES[name]
 
 
 TOOL_INSTRUCTIONS: Final = """\
@@ -102,10 +156,14 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tools}
 </tools>
 
-For each function call, return a json object with function name and arguments within {call_open}{call_close} XML tags:
-{call_open}
-{{"name": <function-name>, "arguments": <args-json-object>}}
-{call_close}"""
+{how}
+{example}"""
+
+# SmolLM2's figures above were measured with these words.
+_HOW_IN_TAGS: Final = (
+    "For each function call, return a json object with function name and arguments within {} XML tags:"
+)
+_HOW: Final = "To call a function, answer in exactly this form:"
 
 
 def describe_tools(family: Family, tools: Sequence[str]) -> str:
@@ -113,4 +171,11 @@ def describe_tools(family: Family, tools: Sequence[str]) -> str:
 
     tools: one JSON text a tool, in the form `{"type": "function", "function": {...}}`.
     """
-    return TOOL_INSTRUCTIONS.format(tools="\n".join(tools), call_open=family.call_open, call_close=family.call_close)
+    calls = family.calls
+    is_hermes = calls.is_json and bool(calls.close)
+    how = _HOW_IN_TAGS.format(calls.open + calls.close) if is_hermes else _HOW
+    return TOOL_INSTRUCTIONS.format(tools="\n".join(tools), how=how, example=_example(calls))
+
+
+def _example(calls: CallSyntax) -> str:
+    return calls.example().replace('"<function-name>"', "<function-name>")  # as models were shown it

@@ -64,7 +64,7 @@ class Grammars:
         return self._auto(labels, after_output=after_output) if labels else None
 
     def _auto(self, labels: frozenset[str], *, after_output: bool) -> Constraint | None:
-        auto, opening = self._family.auto, self._family.call_open
+        auto, opening = self._family.auto, self._family.calls.open
         grammar = self._grammar(labels, may_answer=False)
         if auto.mode == "decide":
             threshold = auto.after_output if after_output else auto.threshold
@@ -96,7 +96,7 @@ class Grammars:
 
     def _call_rule(self, label: str, index: int) -> str:
         head = json.dumps('\n{"name": ' + to_json(label) + ', "arguments": ', ensure_ascii=False)
-        opening, closing = self._tag(self._family.call_open), self._tag(self._family.call_close)
+        opening, closing = self._tag(self._family.calls.open), self._tag(self._family.calls.close)
         return f'{opening} {head} arguments_{index} "}}\\n" {closing}'
 
     def _tag(self, tag: str) -> str:

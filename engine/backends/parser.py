@@ -1,32 +1,37 @@
-"""A step's token ids to deltas: text, reasoning and calls, as they come.
+"""A step's token ids to deltas: text, reasoning and calls, as they come, in the syntax of the model's family.
 
     TEXT ──<think>──▶ REASONING ──</think>──▶ TEXT
-    TEXT ──<tool_call>──▶ HEAD ──{"name": "…", "arguments":──▶ ARGUMENTS ──its last }──▶ TAIL ──</tool_call>──▶ TEXT
+    TEXT ──tag that opens calls──▶ HEAD ──name──▶ ARGUMENTS ──their end──▶ TAIL ──tag that closes calls──▶ TEXT
+                                     ◀──────────────── another call ────────────┘
 
 Only what could still be the start of a tag is held back. Deltas put together are the same whatever the cuts between
 ids. Nothing is lost: what looks like a call and turns out to be none (unknown tool, broken JSON) is text. White space
-between tags is no text; it parts calls from each other.
+between tags is no text; it parts calls from each other. A family without a tag (Llama) calls where a turn begins with
+a JSON object; what is there is held until that is a call, or is none.
 """
 
 import enum
 import re
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, assert_never
 
 import msgspec
 
-from engine.backends.base import CallDelta, CallEnd, CallStart, Delta, ReasoningDelta, TextDelta
-from engine.backends.chance import Chance
-from engine.backends.detokenizer import Detokenizer
+from engine.backends.arguments import Arguments, JsonArguments, arguments_of
+from engine.backends.base import ReasoningDelta
+from engine.backends.call_syntax import CallSyntax
 from engine.backends.families import Family
 from engine.backends.json_scanner import ObjectScanner
-from engine.backends.logprobs import PlacedTokens
-from engine.backends.toolset import CALL_TYPES, ToolSet
+from engine.backends.literals import Verdict, follow, lenient
+from engine.backends.text_reader import MAX_HEAD, TextReader, overlap
+from engine.backends.toolset import ToolSet
 from engine.backends.vocabulary import Vocabulary
 from engine.toolspec import Tool
 
-_HEAD: Final = re.compile(r'\s*\{\s*"name"\s*:\s*"((?:[^"\\]|\\.)*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
-_MAX_HEAD: Final = 2048  # characters: a bound on rescanning, far above any tool's name
+_BARE_CALL: Final = re.compile(r"\s*;?\s*(?=\{)")  # Llama parts calls by semicolons
+_EXTRA_KEYS: Final = re.compile(r"\s*,[^{}\[\]]*(?=\})")  # behind the arguments: an id, say
+
+_EXTRA_BEGUN: Final = re.compile(r"\s*,[^{}\[\]]*")
 
 
 class _State(enum.Enum):
@@ -37,53 +42,27 @@ class _State(enum.Enum):
     TAIL = "tail"
 
 
-class StreamParser:
+class StreamParser(TextReader):
     """Parses one step. `tools` are those it may call: with none, call syntax is text like any other."""
 
     def __init__(self, vocabulary: Vocabulary, family: Family, tools: ToolSet, *, in_reasoning: bool = False) -> None:
-        tags = {family.call_open: _State.HEAD} if tools.by_label else {}
-        if family.reasoning:
-            tags[family.reasoning[0]] = _State.REASONING
-        self._openers = tags
-        self._family = family
+        super().__init__(vocabulary, family.markup)
+        self._syntax = family.calls
+        self._openers = _openers(family, tools)
+        self._may_begin = family.calls.begins_turn and bool(tools.by_label)
+        self._reasoning_end = family.reasoning[1] if family.reasoning else ""
         self._tools = tools
-        self._detokenizer = Detokenizer(vocabulary, _shown(vocabulary, family))
         self._state = _State.REASONING if in_reasoning else _State.TEXT
-        self._placed = PlacedTokens(vocabulary)
-        self._held = ""
-        self._searched = 0  # characters of _held that hold no closing tag of a call
+        self._searched = 0  # characters of _held that hold no end of a call
         self._space: str | None = ""  # white space seen since the step's start or a tag; None once text has come
-        self._is_after_tag = in_reasoning
-        self._scanner = ObjectScanner()
-        self._custom_input: list[str] | None = None
-        self._deltas: list[Delta] = []
-        self.num_calls = 0  # that have ended, closing tag included
+        self._is_after_tag = self._was_after_tag = in_reasoning
+        self._opening = ""  # what the call under way was opened by
+        self._arguments: Arguments = JsonArguments()
 
-    def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
-        """The deltas that these ids complete; may be empty. chances: of the ids, to be put beside the text."""
-        self._held += self._detokenizer.feed(ids) if chances is None else self._placed_text(ids, chances)
-        while self._held and self._advance():
-            pass
-        return self._take()
-
-    def _placed_text(self, ids: Sequence[int], chances: Sequence[Chance]) -> str:
-        texts = []
-        for token_id, chance in zip(ids, chances, strict=True):
-            texts.append(text := self._detokenizer.feed([token_id]))
-            if self._detokenizer.bytes_of(token_id):
-                self._placed.add(token_id, chance, len(text))
-        return "".join(texts)
-
-    def close(self) -> list[Delta]:
-        """The step is over: what was held back. A call whose arguments were cut off gets no CallEnd."""
-        rest = self._detokenizer.close()
-        self._placed.add_text(len(rest))
-        self._held += rest
-        while self._held and self._advance():
-            pass
+    def _finish(self) -> None:
         match self._state:
             case _State.HEAD:
-                self._call_or_text(self._split_held(len(self._held)), closed=False)
+                self._call_or_text(self._split_held(len(self._held)))
             case _State.TEXT:
                 self._text(self._split_held(len(self._held)))
                 if self._space and not self._is_after_tag:
@@ -96,15 +75,8 @@ class StreamParser:
                 pass
             case never:
                 assert_never(never)
-        self._held = ""
-        return self._take()
-
-    def _take(self) -> list[Delta]:
-        deltas, self._deltas = self._deltas, []
-        return deltas
 
     def _advance(self) -> bool:
-        """One transition, or as much as the held text allows. True when there may be more to do."""
         match self._state:
             case _State.TEXT:
                 return self._in_text()
@@ -122,23 +94,32 @@ class StreamParser:
     # --- text and reasoning
 
     def _in_text(self) -> bool:
+        if self._may_begin and self._space is not None and self._begins_bare():
+            return self._state is _State.HEAD
         places = {at: tag for tag in self._openers if (at := self._held.find(tag)) >= 0}
         if not places:
-            keep = max((_overlap(self._held, tag) for tag in self._openers), default=0)
+            keep = max((overlap(self._held, tag) for tag in self._openers), default=0)
             self._text(self._split_held(len(self._held) - keep))
             return False
         at = min(places)
         self._text(self._split_held(at))
-        self._split_held(len(places[at]))
+        self._opening = self._split_held(len(places[at]))
         self._enter(self._openers[places[at]])
         return True
 
+    def _begins_bare(self) -> bool:
+        """Whether this begins a call without a tag, or still may."""
+        if begun := _BARE_CALL.match(self._held):
+            self._opening = self._split_held(begun.end())
+            self._enter(_State.HEAD)
+            return True
+        return not self._held.strip(" \n\t;")
+
     def _in_reasoning(self) -> bool:
-        assert self._family.reasoning
-        tag = self._family.reasoning[1]
+        tag = self._reasoning_end
         at = self._held.find(tag)
         if at < 0:
-            self._emit(ReasoningDelta(self._split_held(len(self._held) - _overlap(self._held, tag))))
+            self._emit(ReasoningDelta(self._split_held(len(self._held) - overlap(self._held, tag))))
             return False
         self._emit(ReasoningDelta(self._split_held(at)))
         self._split_held(len(tag))
@@ -154,117 +135,134 @@ class StreamParser:
             self._say(stripped if self._is_after_tag else self._space)
             self._space = None
 
-    def _say(self, text: str) -> None:
-        """Give out text that ends where what is held begins."""
-        if text:
-            self._emit(TextDelta(text, self._placed.take(len(text), len(self._held))))
-
     # --- calls
 
     def _in_head(self) -> bool:
-        head = _HEAD.match(self._held[:_MAX_HEAD])
-        tool = self._tools.by_label.get(_unescape(head[1])) if head else None
+        head = _head(self._syntax).match(self._held[:MAX_HEAD])
+        tool = self._tools.by_label.get(self._name(head[1])) if head else None
         if head and tool:
             self._split_held(head.end())
             self._start_call(tool)
+            self._arguments = arguments_of(tool, self._syntax)
             self._enter(_State.ARGUMENTS)
             return True
-        close = self._family.call_close
-        at = self._held.find(close, self._searched)
-        if at < 0:
-            self._searched = max(0, len(self._held) - len(close) + 1)
-            return False
-        body = self._split_held(at)
-        self._split_held(len(close))
-        self._call_or_text(body, closed=True)
-        return True
-
-    def _start_call(self, tool: Tool) -> None:
-        self._emit(CallStart(CALL_TYPES[tool.kind], tool.name, tool.namespace))
-        self._custom_input = [] if tool.kind == "custom" else None
-        self._scanner = ObjectScanner()
-
-    def _in_arguments(self) -> bool:
-        end = self._scanner.scan(self._held)
-        piece = self._split_held(len(self._held) if end is None else end)
-        if self._custom_input is None:
-            self._emit(CallDelta(piece))
-        else:
-            self._custom_input.append(piece)
+        end = self._end_of_no_call()
         if end is None:
             return False
-        self._flush_custom_input()
-        self._emit(CallEnd())
-        self._enter(_State.TAIL)
+        self._call_or_text(self._split_held(end))
         return True
+
+    def _name(self, written: str) -> str:
+        return _unescape(written) if self._syntax.names_in_json else written
+
+    def _end_of_no_call(self) -> int | None:
+        """Where what cannot be read as it comes is over; None: not yet."""
+        close = self._syntax.close
+        if close:
+            at = self._held.find(close, self._searched)
+            self._searched = max(0, len(self._held) - len(close) + 1)
+            return None if at < 0 else at + len(close)
+        if self._syntax.is_json:
+            start = self._held.find("{")
+            end = None if start < 0 else ObjectScanner().scan(self._held[start:])
+            if end is not None:
+                return start + end
+        return None if len(self._held) <= MAX_HEAD else len(self._held)
+
+    def _in_arguments(self) -> bool:
+        piece = self._arguments.read(self._held)
+        self._split_held(piece.size)
+        self._argue(piece.json)
+        if piece.is_last:
+            self._end_arguments()
+            self._enter(_State.TAIL)
+            if not self._syntax.has_tail:
+                self._end_call(_State.TEXT)
+        return piece.is_last or piece.size > 0
 
     def _in_tail(self) -> bool:
-        rest = self._held.lstrip().removeprefix("}").lstrip()
-        close = self._family.call_close
-        if len(rest) < len(close) and close.startswith(rest):
+        syntax, at = self._syntax, self._end_of_call()
+        if at is None:
             return False
-        self._held = rest.removeprefix(close)
-        self._enter(_State.TEXT)
-        self.num_calls += 1
+        rest = self._held[at:]
+        closed = follow(rest, syntax.end + syntax.close)
+        again: int | Verdict = Verdict.OTHER
+        if syntax.between is not None and syntax.before_name:
+            again = follow(rest, syntax.between + syntax.before_name)
+        if isinstance(again, int):
+            between = follow(rest, syntax.between or "")
+            self._held = rest[between:] if isinstance(between, int) else rest
+            self._end_call(_State.HEAD)
+        elif Verdict.MORE in (closed, again):
+            return False
+        else:
+            self._held = rest[closed:] if isinstance(closed, int) else rest
+            self._end_call(_State.TEXT)
         return True
 
-    def _flush_custom_input(self) -> None:
-        """A custom tool's free text is given out whole: its JSON escapes end where the string ends."""
-        if self._custom_input:
-            self._emit(CallDelta(_free_input("".join(self._custom_input))))
-        self._custom_input = None
+    def _end_of_call(self) -> int | None:
+        """Where the call is over, after the arguments; what is missing is not waited for. None: not yet."""
+        end = follow(self._held, self._syntax.after_arguments)
+        if end is Verdict.OTHER and self._syntax.is_json and (extra := _EXTRA_KEYS.match(self._held)):
+            end = follow(self._held[extra.end() :], self._syntax.after_arguments)
+            return extra.end() + end if isinstance(end, int) else None
+        if end is Verdict.OTHER and self._syntax.is_json and _EXTRA_BEGUN.fullmatch(self._held[:MAX_HEAD]):
+            return None
+        return 0 if end is Verdict.OTHER else end if isinstance(end, int) else None
 
-    def _call_or_text(self, body: str, *, closed: bool) -> None:
+    def _call_or_text(self, body: str) -> None:
         """A call that did not come in the usual form: other key order, arguments as a string; or no call at all."""
-        if call := _loose_call(body, self._tools):
+        syntax = self._syntax
+        bare = body.removesuffix(syntax.close) if syntax.close else body
+        if syntax.is_json and (call := _loose_call(bare.strip().lstrip("["), self._tools)):
             tool, arguments = call
             self._start_call(tool)
-            self._custom_input = None
-            self._emit(CallDelta(_free_input(arguments) if tool.kind == "custom" else arguments))
-            self._emit(CallEnd())
-            self._enter(_State.TEXT)
-            self.num_calls += 1
+            self._argue(arguments)
+            self._end_arguments()
+            self._end_call(_State.TEXT if syntax.close or not syntax.end else _State.TAIL)
             return
         self._state = _State.TEXT
         self._searched = 0
-        self._text(self._family.call_open + body + (self._family.call_close if closed else ""))
+        self._is_after_tag = self._was_after_tag
+        self._text(self._opening + body)
 
     # --- small parts
+
+    def _end_call(self, then: _State) -> None:
+        self.num_calls += 1
+        self._enter(then)
 
     def _enter(self, state: _State) -> None:
         self._state = state
         self._searched = 0
         self._space = ""
-        self._is_after_tag = True
-
-    def _split_held(self, at: int) -> str:
-        piece, self._held = self._held[:at], self._held[at:]
-        return piece
-
-    def _emit(self, delta: Delta) -> None:
-        """Add a delta; neighbours of one kind become one."""
-        last = self._deltas[-1] if self._deltas else None
-        match delta, last:
-            case ((TextDelta("") | ReasoningDelta("") | CallDelta("")), _):
-                pass
-            case TextDelta(text, tokens), TextDelta(before, earlier):
-                self._deltas[-1] = TextDelta(before + text, earlier + tokens)
-            case ReasoningDelta(text), ReasoningDelta(before):
-                self._deltas[-1] = ReasoningDelta(before + text)
-            case CallDelta(text), CallDelta(before):
-                self._deltas[-1] = CallDelta(before + text)
-            case _:
-                self._deltas.append(delta)
+        self._was_after_tag, self._is_after_tag = self._is_after_tag, True
 
 
-def _shown(vocabulary: Vocabulary, family: Family) -> frozenset[int]:
-    """Control tokens that the parser must see as text, because they are the family's tags."""
-    return frozenset(vocabulary.controls[tag] for tag in family.markup if tag in vocabulary.controls)
+def _openers(family: Family, tools: ToolSet) -> dict[str, _State]:
+    tags = {}
+    if tools.by_label and family.calls.open:
+        tags[family.calls.open] = _State.HEAD
+    if tools.by_label and family.calls.begins_turn:
+        tags["<|python_tag|>"] = _State.HEAD
+    if family.reasoning:
+        tags[family.reasoning[0]] = _State.REASONING
+    return tags
 
 
-def _overlap(text: str, tag: str) -> int:
-    """Length of the longest end of `text` that `tag` could begin with."""
-    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
+@lru_cache
+def _head(syntax: CallSyntax) -> re.Pattern[str]:
+    """From behind the opening to the arguments; the first group is the name as it is written."""
+    begin = f"(?:{lenient(syntax.begin)})?" if syntax.begin.strip() else ""
+    name = r'((?:[^"\\]|\\.)*)' if syntax.names_in_json else r"([^\s<>\[\]{}]+)"
+    behind = lenient(syntax.before_arguments)
+    if syntax.pairs is None:
+        behind += r"\s*(?=\{)"
+    else:
+        ends = (syntax.pairs.before_name, syntax.after_arguments or syntax.end + syntax.close)
+        behind += rf"\s*(?={'|'.join(map(re.escape, ends))})"
+    # Some of Mistral's models write an id of their own behind the name.
+    return re.compile(rf"\s*{begin}\s*{lenient(syntax.before_name)}{name}\s*(?:\[CALL_ID\]\w+)?{behind}")
 
 
 def _unescape(name: str) -> str:
@@ -272,16 +270,6 @@ def _unescape(name: str) -> str:
         return msgspec.json.decode(f'"{name}"', type=str) if "\\" in name else name
     except msgspec.DecodeError:
         return name
-
-
-def _free_input(arguments: str) -> str:
-    """The `input` of a custom tool's arguments, cut off or not; the raw text when there is none to be found."""
-    for text in (arguments, arguments + '"}'):
-        try:
-            return msgspec.json.decode(text, type=dict[str, str])["input"]
-        except (msgspec.DecodeError, KeyError):
-            continue
-    return arguments
 
 
 def _loose_call(body: str, tools: ToolSet) -> tuple[Tool, str] | None:

@@ -20,8 +20,8 @@ import trio
 
 from engine.backends.base import Extension, RunSpec, StepSpec
 from engine.backends.constraint import Constraint
-from engine.backends.parser import StreamParser
 from engine.backends.prompt_format import PromptFormat, Rendered, ToolContext
+from engine.backends.text_reader import TextReader
 from engine.errors import RequestError
 from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
@@ -43,6 +43,7 @@ class _After(msgspec.Struct, frozen=True):
 
     last_role: str | None
     answers_call: bool
+    num_answers: int
 
 
 class _Room(NamedTuple):
@@ -74,6 +75,9 @@ class Prompt:
         self._last_role: str | None = None
         self._answers_call = False
         self._ahead = form.new_ahead()
+        self._header_role: str | None = None  # of the turn that the model's last one followed
+        self._parser: TextReader | None = None
+        self._num_answered = 0
 
     # --- items in
 
@@ -83,7 +87,7 @@ class Prompt:
         Raises RequestError: `context_length_exceeded`, or with a path such as `[0].content[1]`.
         """
         base = len(self.tokens)
-        room = _Room(base + len(self._form.header_ids), self._form.context_window)
+        room = _Room(base + self._form.max_header, self._form.context_window)
         begin = time.perf_counter()
         rendered = self._render(items)
         lead = self._lead() if rendered.spans else ()
@@ -93,7 +97,7 @@ class Prompt:
             ids = await trio.to_thread.run_sync(self._form.encode, rendered.spans)
         else:
             ids = self._form.encode(rendered.spans)
-        token_ids = [*lead, *ids]
+        token_ids = self._unless_begun([*lead, *ids])
         room.refuse_unless(len(token_ids))
         return Extension(
             base=base,
@@ -102,7 +106,7 @@ class Prompt:
             token_ids=token_ids,
             render_ms=(rendered_at - begin) * 1e3,
             tokenize_ms=(time.perf_counter() - rendered_at) * 1e3,
-            payload=_After(rendered.last_role, bool(items) and isinstance(items[-1], Answer)),
+            payload=_After(rendered.last_role, bool(items) and isinstance(items[-1], Answer), _num_answers(items)),
         )
 
     def commit(self, extension: Extension) -> None:
@@ -115,6 +119,7 @@ class Prompt:
         self._tail = _Tail.GIVEN
         self._last_role = extension.payload.last_role or self._last_role
         self._answers_call = extension.payload.answers_call
+        self._num_answered += extension.payload.num_answers
 
     async def foresee(self, items: Sequence[Answer]) -> list[int]:
         """Ids with which the context will go on after these outputs, of which the last one may still grow.
@@ -123,17 +128,25 @@ class Prompt:
         """
         if not items or self._tail in (_Tail.EMPTY, _Tail.GIVEN):
             return []
-        spans = self._form.foresee("assistant", items)
+        spans = self._form.foresee("assistant", items, self._unanswered)
         if sum(len(span.text) for span in spans) > _INLINE_CHARS:
             ids = await trio.to_thread.run_sync(self._ahead.tell, spans)
         else:
             ids = self._ahead.tell(spans)
-        return [*self._lead(), *ids]
+        return self._unless_begun([*self._lead(), *ids])
 
     def _render(self, items: Sequence[Item]) -> Rendered:
         if self._tail is _Tail.EMPTY:
             return self._form.start(self._instructions, self._tools, items)
-        return self._form.extend(self._last_role if self._tail is _Tail.GIVEN else "assistant", items)
+        if self._tail is _Tail.GIVEN:
+            return self._form.extend(self._last_role, items, self._unanswered)
+        return self._form.extend("assistant", items, self._unanswered)
+
+    def _unless_begun(self, ids: list[int]) -> list[int]:
+        """Without the first id where the model has stopped at just that: what begins the next turn (GLM)."""
+        if self._tail is _Tail.OPEN and ids and ids[0] in self._form.stop_ids and ids[0] == self.tokens.context()[-1]:
+            return ids[1:]
+        return ids
 
     def _lead(self) -> Sequence[int]:
         """What ends the model's own turn, as far as it has not written it itself."""
@@ -150,7 +163,7 @@ class Prompt:
     @property
     def num_turn_tokens(self) -> int:
         """How many ids `open_turn` gives after an extension."""
-        return len(self._form.header_ids)
+        return len(self._form.header_after(self._role_before))
 
     def open_turn(self) -> list[int]:
         """Begin the model's turn: gives its header to the log and returns it; empty when the turn is open already.
@@ -163,7 +176,8 @@ class Prompt:
             case _Tail.OPEN:
                 return []
             case _Tail.GIVEN | _Tail.STOPPED:
-                ids = [*self._lead(), *self._form.header_ids]
+                self._header_role = self._role_before
+                ids = [*self._lead(), *self._form.header_after(self._header_role)]
                 self.tokens.give(ids)
                 self._tail = _Tail.OPEN
                 self._answers_call = False  # what comes next, if nothing is given, follows the model's own words
@@ -176,15 +190,29 @@ class Prompt:
             self._tail = self._tail_after(ids[-1])
 
     def _tail_after(self, sampled_id: int) -> _Tail:
-        return _Tail.STOPPED if self._form.close_ids[:1] == [sampled_id] else _Tail.OPEN
+        return _Tail.STOPPED if sampled_id in self._form.end_ids else _Tail.OPEN
 
     def constraint(self, step: StepSpec) -> Constraint | None:
         """How the step's tokens are held to a syntax; None: free. Raises RequestError naming `tool_choice`."""
         return self._tools.grammars.constraint(step, after_output=self._answers_call)
 
-    def new_parser(self, step: StepSpec) -> StreamParser:
-        """A parser for the step that is about to be sampled."""
-        return self._form.new_parser(self._tools, step)
+    def new_parser(self, step: StepSpec) -> TextReader:
+        """A parser for the step that is about to be sampled, which is to follow it: its calls are answered by order."""
+        self._parser = self._form.new_parser(self._tools, step, self._role_before)
+        self._num_answered = 0
+        return self._parser
+
+    @property
+    def _role_before(self) -> str | None:
+        """Of the turn that the model's follows, the one that is open or the next one."""
+        if self._tail is _Tail.OPEN:
+            return self._header_role
+        return self._last_role if self._tail is _Tail.GIVEN else None
+
+    @property
+    def _unanswered(self) -> list[str]:
+        """Labels of the calls of the last step that have no output yet."""
+        return self._parser.labels[self._num_answered :] if self._parser else []
 
     # --- another context
 
@@ -201,14 +229,20 @@ class Prompt:
         self._tail = _Tail.EMPTY
         self._last_role = None
         self._answers_call = False
+        self._parser = None
 
     def restore(self, spans: Sequence[Span]) -> None:
         """The context that a log ended with. Raises ValueError when this one is not new, or no step ended there."""
-        header = self._form.header_ids
         if self.tokens.total:
             raise ValueError("only a new context can be restored")
-        if not spans or not (spans[-1].sampled or spans[-1].ids[-len(header) :] == header):
+        if not spans or not (spans[-1].sampled or self._form.can_end(spans[-1].ids)):
             raise ValueError("the past does not end with a step")
         self.tokens.extend(spans)
         last = spans[-1]
         self._tail = self._tail_after(last.ids[-1]) if last.sampled else _Tail.OPEN  # else a step of no tokens
+        if last.sampled:
+            self.new_parser(StepSpec()).feed(last.ids)  # for the names of its calls
+
+
+def _num_answers(items: Sequence[Item]) -> int:
+    return sum(isinstance(item, Answer) for item in items)

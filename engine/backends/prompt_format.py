@@ -1,7 +1,9 @@
 """How one model wants its context written: tokenizer, chat template, family. Loaded once, shared by all runs."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -10,11 +12,14 @@ import msgspec
 
 from engine.backends.ahead import Ahead, begins_afresh
 from engine.backends.base import StepSpec
-from engine.backends.families import Family, describe_tools, family_of
+from engine.backends.families import Family, describe_tools, family_named, family_of
 from engine.backends.grammar import Grammars
+from engine.backends.harmony import HarmonyParser
+from engine.backends.manners import manners_of
 from engine.backends.model_facts import ModelFacts
 from engine.backends.parser import StreamParser
-from engine.backends.template import Contents, Template, TemplateError, Turn
+from engine.backends.template import MARK, Contents, Template, TemplateError, Turn
+from engine.backends.text_reader import TextReader
 from engine.backends.toolset import ToolSet
 from engine.backends.turns import turns_of
 from engine.backends.vocabulary import Span, Vocabulary
@@ -22,24 +27,9 @@ from engine.errors import RequestError
 from engine.items import Answer, Item
 from engine.toolspec import Tool
 
-_USER: Final[Turn] = {"role": "user", "content": "Hello"}
-_MODEL: Final[Turn] = {"role": "assistant", "content": "Hi"}
-_SYSTEM: Final[Turn] = {"role": "system", "content": "Be brief."}
-_CALL: Final[Turn] = {
-    "role": "assistant",
-    "content": "",
-    # Nine characters: Mistral's templates refuse ids of another length.
-    "tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "look", "arguments": {}}}],
-}
-_OUTPUT: Final[Turn] = {"role": "tool", "name": "look", "content": "done", "tool_call_id": "call00000"}
-# Short conversations that end in a turn of each role: what an extension is rendered behind.
-_BEFORE: Final[dict[str, list[Turn]]] = {
-    "user": [_USER],
-    "system": [_USER, _MODEL, _SYSTEM],
-    "tool": [_USER, _CALL, _OUTPUT],
-}
+log = logging.getLogger(__name__)
+
 Shape = tuple[tuple[tuple[str, str], ...], ...]  # turns of texts only, as a key
-_MARK: Final = "\ue002"
 _MAX_FRAMES: Final = 256  # kept; an append of up to _MAX_FRAMED turns nearly always has the frame of an earlier one
 _MAX_FRAMED: Final = 8
 _MAX_TOOL_CONTEXTS: Final = 64  # distinct tool lists kept; a client sends the same one with each of its runs
@@ -67,7 +57,8 @@ class ToolContext(msgspec.Struct, frozen=True):
 class PromptFormat:
     """Facts and functions of one model. Immutable but for a bounded cache of compiled tool lists.
 
-    close_ids: what ends a turn of the model, its stop token first; header_ids: what begins one.
+    header_ids: what begins a turn of the model behind a user's. close_ids: what ends one that others follow. end_ids:
+    what it may end with, a stop token each. stop_ids: what it stops at.
     """
 
     def __init__(
@@ -82,35 +73,44 @@ class PromptFormat:
     ) -> None:
         """Raises TemplateError when the template's conversations cannot be extended at their end."""
         self.vocabulary = vocabulary
-        self.family = family
         self.context_window = context_window
-        self.stop_ids = stop_ids
         self.model_id = model_id
         self._template = template
-        self._system_role = _check_appendable(template)
-        header = template.header([_USER])
-        self.header_ids = vocabulary.encode_spans([Span(header, True)])
-        self.close_ids = vocabulary.encode_spans([Span(_closing(template), True)])
-        thought_tag = family.reasoning[0] if family.reasoning else None
-        self._starts_in_reasoning = thought_tag is not None and header.rstrip().endswith(thought_tag)
+        self.manners = manners_of(template, family)
+        shows = {"shows_tools": self.manners.shows_tools, "shows_calls": self.manners.shows_calls}
+        self.family = msgspec.structs.replace(family, **shows)
+        self._headers = {role: self._markup_ids(text) for role, text in self.manners.headers.items()}
+        self.header_ids = self._headers["user"]
+        self.close_ids = self._markup_ids(self.manners.closing)
+        ends = [vocabulary.controls[end] for end in self.manners.ends if end in vocabulary.controls]
+        self.end_ids = frozenset([*ends, *self.close_ids[:1]])
+        self.stop_ids = stop_ids.union(ends)
+        self.call_stop_id = ends[0] if ends else None  # what a turn that calls ends with
+        self.stops_in_order = tuple(sorted(self.stop_ids, key=lambda stop: stop not in ends[-1:]))  # a text's end first
         self._tool_contexts: OrderedDict[bytes, ToolContext] = OrderedDict()
         self._tells_early = begins_afresh(vocabulary.encode)
         self._frame_again = lru_cache(_MAX_FRAMES)(self._frame)
+        if self.manners.rewrites:
+            log.info("%s: its chat template writes earlier turns anew as a run goes on; here they stay", model_id)
+
+    def _markup_ids(self, text: str) -> list[int]:
+        return self.vocabulary.encode_spans([Span(text, True)])
 
     @classmethod
-    def load(cls, folder: Path, *, context_window: int | None = None) -> "PromptFormat":
+    def load(cls, folder: Path, *, context_window: int | None = None, family: str = "") -> "PromptFormat":
         """The format of the model in `folder` (`tokenizer.json`, `config.json`, chat template).
 
-        context_window: instead of the model's own, for a backend that computes nothing.
-        Raises FileNotFoundError for a missing file, TemplateError for a template that cannot be used.
+        context_window: instead of the model's own, for a backend that computes nothing. family: its name, instead of
+        the one that the template tells. Raises FileNotFoundError for a missing file, TemplateError for a template that
+        cannot be used, RequestError for an unknown family.
         """
         facts = ModelFacts.load(folder)
-        family = family_of(facts.template)
-        vocabulary = Vocabulary.load(folder, family.markup)
+        chosen = family_named(family) if family else family_of(facts.template)
+        vocabulary = Vocabulary.load(folder, chosen.markup)
         return cls(
             Template(facts.template, facts.special_tokens),
             vocabulary,
-            family,
+            chosen,
             context_window=context_window or facts.context_window,
             stop_ids=facts.stop_ids(vocabulary),
             model_id=facts.model_id,
@@ -118,54 +118,90 @@ class PromptFormat:
 
     # --- rendering and encoding
 
+    def header_after(self, last_role: str | None) -> list[int]:
+        """What begins the model's turn behind one of this role."""
+        return self._headers.get(last_role or "", self.header_ids)
+
+    @property
+    def max_header(self) -> int:
+        """The most ids that begin a turn of the model."""
+        return max(map(len, self._headers.values()))
+
+    def can_end(self, ids: Sequence[int]) -> bool:
+        """Whether given ids end with what begins a turn of the model."""
+        return any(list(ids[len(ids) - len(header) :]) == header for header in self._headers.values())
+
     def start(self, instructions: str | None, context: ToolContext, items: Sequence[Item]) -> Rendered:
         """A new context: system turn, tools, items. Raises RequestError."""
         contents = Contents()
         turns = [*self._opening(instructions, contents, context), *self._turns(items, contents)]
         shown = context.tools.documents() if self.family.shows_tools else ()
+        tools = [contents.put_json(value, text) for value, text in shown]
         try:
-            text = self._template.start(turns, [contents.put_json(value, text) for value, text in shown])
+            text = self._template.start(turns, tools)
         except TemplateError as error:
-            raise RequestError(str(error)) from error
+            text = self._start_bit_by_bit(turns, tools, error)
         return Rendered(contents.spans(text), _last_role(turns))
 
-    def extend(self, last_role: str | None, items: Sequence[Item]) -> Rendered:
-        """What items add after a turn of `last_role`. Raises RequestError."""
+    def _start_bit_by_bit(self, turns: Sequence[Turn], tools: Sequence[Any], error: TemplateError) -> str:
+        """The first user's turn with what is before it, then what the others add: for templates that want an order.
+
+        Raises RequestError.
+        """
+        size = next((index + 1 for index, turn in enumerate(turns) if turn["role"] == "user"), len(turns))
+        first = list(turns[:size])
+        for begin in (first, _merged(first)):
+            try:
+                text = self._template.start(begin, tools)
+            except TemplateError:
+                continue
+            roles = ["call" if "tool_calls" in turn else turn["role"] for turn in turns[size - 1 :]]
+            return text + "".join(map(self._extend, roles, ([turn] for turn in turns[size:])))
+        raise RequestError(str(error)) from error
+
+    def extend(self, last_role: str | None, items: Sequence[Item], labels: Sequence[str] = ()) -> Rendered:
+        """What items add after a turn of `last_role`. labels: of the calls that they answer. Raises RequestError."""
         contents = Contents()
-        turns = self._turns(items, contents)
+        turns = self._turns(items, contents, labels)
         if not turns:
             return Rendered([], None)
         shape = _shape(turns) if self._template.is_timeless else None
         text = self._extend(last_role, turns) if shape is None else self._frame_again(last_role, shape)
         return Rendered(contents.spans(text), _last_role(turns))
 
-    def foresee(self, last_role: str | None, items: Sequence[Answer]) -> list[Span]:
+    def foresee(self, last_role: str | None, items: Sequence[Answer], labels: Sequence[str] = ()) -> list[Span]:
         """What outputs add after a turn of `last_role`, up to the end of the last one's text so far."""
-        rendered = self.extend(last_role, [*items[:-1], _marked(items[-1])])
+        rendered = self.extend(last_role, [*items[:-1], _marked(items[-1])], labels)
         spans = rendered.spans
-        end = next((index for index in range(len(spans) - 1, -1, -1) if _MARK in spans[index].text), 0)
-        return [*spans[:end], Span(spans[end].text.rpartition(_MARK)[0], False)] if spans else []
+        end = next((index for index in range(len(spans) - 1, -1, -1) if MARK in spans[index].text), 0)
+        return [*spans[:end], Span(spans[end].text.rpartition(MARK)[0], False)] if spans else []
 
     def _frame(self, last_role: str | None, shape: Shape) -> str:
         """What turns of this shape add. Their contents are stand-ins, so it is the same for all that come."""
         return self._extend(last_role, [dict(turn) for turn in shape])
 
     def _extend(self, last_role: str | None, turns: Sequence[Turn]) -> str:
+        try:
+            return self._extend_at_once(last_role, turns)
+        except TemplateError as error:
+            if len(turns) == 1:
+                raise RequestError(str(error)) from error
+        # Mistral's want a turn of the model between two of the user.
+        roles = [last_role, *(turn["role"] for turn in turns)]
+        return "".join(self._extend(role, [turn]) for role, turn in zip(roles, turns, strict=False))
+
+    def _extend_at_once(self, last_role: str | None, turns: Sequence[Turn]) -> str:
         # A template may join neighbouring turns of one role. What is committed cannot be joined to any more: then
         # the new turns are rendered as if they followed a turn of the model.
-        follows_call = turns[0]["role"] == "tool"
-        fallback = [_USER, _CALL if follows_call and self.family.shows_tools else _MODEL]
-        for before in (_BEFORE.get(last_role or ""), fallback):
-            try:
-                if before:
-                    return self._template.extend(before, turns)
-            except TemplateError as error:
-                if before is fallback:
-                    raise RequestError(str(error)) from error
-        raise AssertionError("the fallback returns or raises")
+        fallback = "call" if turns[0]["role"] == "tool" else "assistant"
+        name = turns[0].get("name", "look")
+        if last_role and not (last_role == "assistant" and fallback == "call"):
+            with suppress(TemplateError):
+                return self._template.extend(self.manners.before(last_role, name), turns)
+        return self._template.extend(self.manners.before(fallback, name), turns)
 
-    def _turns(self, items: Sequence[Item], contents: Contents) -> list[Turn]:
-        return turns_of(items, self.family, contents, system_role=self._system_role)
+    def _turns(self, items: Sequence[Item], contents: Contents, labels: Sequence[str] = ()) -> list[Turn]:
+        return turns_of(items, self.family, contents, self.manners, labels)
 
     def _opening(self, instructions: str | None, contents: Contents, context: ToolContext) -> list[Turn]:
         """The system turn; it presents the tools where the template does not."""
@@ -205,20 +241,31 @@ class PromptFormat:
             self._tool_contexts.popitem(last=False)
         return self._tool_contexts[key]
 
-    def new_parser(self, context: ToolContext, step: StepSpec) -> StreamParser:
-        """A parser of the step's ids; without callable tools, call syntax is text."""
+    def new_parser(self, context: ToolContext, step: StepSpec, last_role: str | None = None) -> TextReader:
+        """A parser of the step's ids, behind a turn of this role; without callable tools, call syntax is text."""
         may_call = not step.is_summary and bool(context.tools.callable_under(step.tool_choice))
         tools = context.tools if may_call else ToolSet({})
-        constraint = context.grammars.constraint(step, after_output=False)
-        is_held = constraint is not None and constraint.mode == "always"
-        in_reasoning = self._starts_in_reasoning and not is_held
-        return StreamParser(self.vocabulary, self.family, tools, in_reasoning=in_reasoning)
+        if self.family.is_harmony:
+            return HarmonyParser(self.vocabulary, self.family, tools)
+        return StreamParser(self.vocabulary, self.family, tools, in_reasoning=self.begins_in_thought(last_role))
+
+    def begins_in_thought(self, last_role: str | None) -> bool:
+        """Whether a turn of the model behind one of this role begins within its reasoning."""
+        header = self.manners.headers.get(last_role or "", self.manners.headers["user"])
+        return self.family.reasoning is not None and header.rstrip().endswith(self.family.reasoning[0])
+
+
+def _merged(turns: Sequence[Turn]) -> list[Turn]:
+    """The same with the system prompt as a part of the user's turn, for templates that know no system."""
+    system = "\n\n".join(turn["content"] for turn in turns if turn["role"] == "system")
+    first, *others = [turn for turn in turns if turn["role"] != "system"] or [{"role": "user", "content": ""}]
+    return [{**first, "content": f"{system}\n\n{first['content']}"}, *others]
 
 
 def _marked(item: Answer) -> Answer:
     """The output with a mark at the end of its text, where it is one."""
     output = getattr(item, "output", None)
-    return msgspec.structs.replace(item, output=output + _MARK) if isinstance(output, str) else item
+    return msgspec.structs.replace(item, output=output + MARK) if isinstance(output, str) else item
 
 
 def _shape(turns: Sequence[Turn]) -> Shape | None:
@@ -230,23 +277,3 @@ def _shape(turns: Sequence[Turn]) -> Shape | None:
 
 def _last_role(turns: Sequence[Turn]) -> str | None:
     return turns[-1]["role"] if turns else None
-
-
-def _check_appendable(template: Template) -> str:
-    """Make sure that turns can be appended. Returns the role of a system message in the middle of a conversation.
-
-    Raises TemplateError when what a turn adds depends on more than its neighbour.
-    """
-    history = [_USER, _MODEL, _USER, _MODEL]
-    if template.start([*history, _USER]) != template.start(history) + template.extend([_USER, _MODEL], [_USER]):
-        raise TemplateError("This chat template cannot be extended at its end: later turns change earlier ones.")
-    try:
-        is_shown = str(_SYSTEM["content"]) in template.extend([_USER, _MODEL], [_SYSTEM])
-    except TemplateError:
-        is_shown = False
-    return "system" if is_shown else "user"
-
-
-def _closing(template: Template) -> str:
-    """What the template writes behind the model's text."""
-    return template.start([_USER, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]

@@ -5,7 +5,6 @@ whole history at every prepare, as a server does that keeps items and no tokens.
 """
 
 import copy
-import json
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from itertools import groupby
@@ -170,7 +169,7 @@ def _encode_turn(form: PromptFormat, deltas: ListOf[Delta], *, is_whole: bool) -
     """The ids that a model would have sampled to say this; a whole turn ends with its stop token."""
     spans = list(_spans(form, own_items(deltas)))
     if deltas and isinstance(deltas[-1], CallStart | CallDelta):
-        del spans[-2:]  # cut off inside a call: it was not closed
+        del spans[-1:]  # cut off inside a call: it was not closed
     ids = form.encode(spans)
     return [*ids, *form.close_ids[:1]] if is_whole else ids
 
@@ -184,8 +183,7 @@ def _spans(form: PromptFormat, said: ListOf[items.Item]) -> Iterator[Span]:
             case items.Message():
                 yield Span(text_of(item.content), False)
             case items.FunctionCall() | items.CustomToolCall():
-                yield Span(f"{joint}{family.call_open}\n", True)
-                yield Span(f'{{"name": {json.dumps(call_label(item))}, "arguments": {call_arguments(item)}', False)
-                yield Span("}\n", False)
-                yield Span(family.call_close, True)
-        joint = "\n"
+                yield Span(joint, True)
+                for text, is_markup in family.calls.write(call_label(item), call_arguments(item)):
+                    yield Span(text, is_markup)
+        joint = family.calls.between_blocks

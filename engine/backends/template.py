@@ -1,8 +1,8 @@
 """A model's Jinja chat template, used so that a context only ever grows at its end.
 
 A template renders whole conversations. To append turns we render a short made-up conversation with and without them
-and take the difference; the history is never rendered again. This holds for every template whose turns do not look
-ahead, which `load` checks.
+and take what they add behind its last turn; the history is never rendered again. What a template would write otherwise
+in earlier turns, now that others follow, does not matter for that (see manners.py).
 
 Content never goes through Jinja: the template sees a stand-in of two private-use characters around a number, and
 afterwards the content takes its place as a Span that cannot hold control tokens.
@@ -25,6 +25,8 @@ from engine.backends.vocabulary import Span
 Turn = Mapping[str, Any]
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
+MARK: Final = "\ue002"  # stands where a made-up turn ends, to find out what a template writes behind it
+_CONTROL: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
 _STAND_IN: Final = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 
 # Every control token in use has one of these; other strings stay, since templates compare them (`type == "string"`).
@@ -105,15 +107,36 @@ class Template:
         return self._render(turns, tools=list(tools) or None)
 
     def extend(self, before: Sequence[Turn], turns: Sequence[Turn]) -> str:
-        """What `turns` add to a conversation that ends like `before`. Raises TemplateError."""
-        prefix = self._render(before)
-        whole = self._render([*before, *turns])
-        if not whole.startswith(prefix):
-            raise TemplateError("The chat template changes earlier turns when new ones follow.")
-        return whole[len(prefix) :]
+        """What `turns` add to a conversation that ends like `before`, whose last turn holds the mark.
+
+        Raises TemplateError.
+        """
+        return self._split(before, turns)[1]
+
+    def closing(self, before: Sequence[Turn], turns: Sequence[Turn]) -> str:
+        """What ends the last turn of `before`, which holds the mark, once `turns` follow. Raises TemplateError."""
+        return self._split(before, turns)[0]
+
+    def behind_mark(self, turns: Sequence[Turn]) -> str:
+        """What is rendered behind the mark. Raises TemplateError when the template does not show it."""
+        _, mark, behind = self._render(turns).rpartition(MARK)
+        if not mark:
+            raise TemplateError("The chat template does not show a turn's content.")
+        return behind
+
+    def _split(self, before: Sequence[Turn], turns: Sequence[Turn]) -> tuple[str, str]:
+        closing, whole = self.behind_mark(before), self.behind_mark([*before, *turns])
+        if whole.startswith(closing):
+            return closing, whole[len(closing) :]
+        # Some end a turn that others follow by another token: gpt-oss has <|end|> in place of <|return|>.
+        last, inner = _CONTROL.match(closing), _CONTROL.match(whole)
+        if last and inner and whole.startswith(closing[last.end() :], inner.end()):
+            end = inner.end() + len(closing) - last.end()
+            return whole[:end], whole[end:]
+        raise TemplateError("The chat template changes earlier turns when new ones follow.")
 
     def header(self, before: Sequence[Turn]) -> str:
-        """What begins the model's turn after a conversation that ends like `before`."""
+        """What begins the model's turn behind a conversation that ends like `before`. Raises TemplateError."""
         prefix = self._render(before)
         whole = self._render(before, add_generation_prompt=True)
         if not whole.startswith(prefix):

@@ -4,12 +4,14 @@ Neighbouring items of the model's side (reasoning, text, calls) are one turn, as
 output is a turn of its own. All texts that came from somewhere else are put aside in `Contents`.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from engine.backends.families import Family
+from engine.backends.manners import Manners
 from engine.backends.template import Contents, Turn, to_json
 from engine.backends.toolset import label_of
 from engine.content import ComputerScreenshot, Content, InputFile, InputImage, Refusal
@@ -42,12 +44,15 @@ from engine.items import (
 _MAX_NOTE_CHARS: Final = 4000  # of a hosted item's note: enough for search results, short of filling a small context
 
 
-def turns_of(items: Sequence[Item], family: Family, contents: Contents, *, system_role: str = "system") -> list[Turn]:
-    """The turns of `items`; `system_role` is what a system or developer message becomes.
+def turns_of(
+    items: Sequence[Item], family: Family, contents: Contents, manners: Manners, labels: Iterable[str] = ()
+) -> list[Turn]:
+    """The turns of `items`, as the model's template wants them.
 
-    Raises RequestError with a path such as `[2].content[0]` for content that is not text.
+    labels: of the calls that were made before these items, and that their first outputs answer, in order. Raises
+    RequestError with a path such as `[2].content[0]` for content that is not text.
     """
-    builder = _Builder(family, contents, system_role)
+    builder = _Builder(family, contents, manners, labels)
     for index, item in enumerate(items):
         try:
             builder.add(item)
@@ -57,10 +62,12 @@ def turns_of(items: Sequence[Item], family: Family, contents: Contents, *, syste
 
 
 class _Builder:
-    def __init__(self, family: Family, contents: Contents, system_role: str) -> None:
+    def __init__(self, family: Family, contents: Contents, manners: Manners, labels: Iterable[str]) -> None:
         self._family = family
         self._contents = contents
-        self._system_role = system_role
+        self._manners = manners
+        self._labels = iter(labels)
+        self._called: dict[str, str] = {}  # labels by call_id
         self._turns: list[Turn] = []
         self._own: _OwnTurn | None = None
 
@@ -71,16 +78,17 @@ class _Builder:
             case Message(role="user"):
                 self._turn("user", text_only(item.content, "content"))
             case Message():
-                self._turn(self._system_role, text_only(item.content, "content"))
+                self._turn(self._manners.system_role, text_only(item.content, "content"))
             case Reasoning():
                 # The summary is what is left where nothing else is.
                 self._own_turn().thoughts += [part.text for part in item.content or item.summary]
             case Hosted():
-                self._turn(self._system_role, hosted_note(item))
+                self._turn(self._manners.system_role, hosted_note(item))
             case _ if isinstance(item, Call):
                 self._own_turn().calls.append(item)
+                self._called[_id_of(item)] = call_label(item)
             case _:
-                self._output(output_text(item), getattr(item, "call_id", None))
+                self._output(output_text(item), _id_of(item))
 
     def finish(self) -> list[Turn]:
         self._end_own_turn()
@@ -90,15 +98,21 @@ class _Builder:
         self._end_own_turn()
         self._turns.append({"role": role, "content": self._contents.put(text)})
 
-    def _output(self, text: str, call_id: Any) -> None:
+    def _output(self, text: str, call_id: str) -> None:
         self._end_own_turn()
         content = self._contents.put(text)
         family = self._family
-        if family.shows_tools:
-            turn = {"role": "tool", "content": content, "tool_call_id": self._contents.put(str(call_id or ""))}
-        else:
+        if not family.shows_calls:
             turn = {"role": family.output_role, "content": f"{family.output_open}\n{content}\n{family.output_close}"}
-        self._turns.append(turn)
+            self._turns.append(turn)
+            return
+        turn = {
+            "role": "tool",
+            "content": content,
+            "tool_call_id": _template_id(call_id, self._manners, self._contents),
+        }
+        label = self._called.get(call_id) or next(self._labels, None)
+        self._turns.append(turn | ({"name": self._contents.put(label)} if label else {}))
 
     def _own_turn(self) -> "_OwnTurn":
         self._own = self._own or _OwnTurn()
@@ -108,7 +122,7 @@ class _Builder:
         own, self._own = self._own, None
         if own and (own.texts or own.calls):
             # Thoughts alone make no turn: templates drop those of earlier turns, and most models never see them again.
-            self._turns.append(own.turn(self._family, self._contents))
+            self._turns += own.turns(self._family, self._contents, self._manners)
 
 
 class _OwnTurn:
@@ -119,34 +133,60 @@ class _OwnTurn:
         self.texts: list[str] = []
         self.calls: list[Call] = []
 
-    def turn(self, family: Family, contents: Contents) -> Turn:
+    def turns(self, family: Family, contents: Contents, manners: Manners) -> list[Turn]:
         text = contents.put("\n\n".join(self.texts)) if self.texts else ""
-        if not family.shows_tools:
-            lines = [text, *self._written(family, contents)]
-            return {"role": "assistant", "content": "\n".join(filter(None, lines))}
+        if not family.shows_calls:
+            lines = [text, *(_written(call, family, contents) for call in self.calls)]
+            return [{"role": "assistant", "content": "\n".join(filter(None, lines))}]
         turn: dict[str, Any] = {"role": "assistant", "content": text}
-        if self.thoughts and family.reasoning:
-            turn["reasoning_content"] = contents.put("".join(self.thoughts))
-        if self.calls:
-            turn["tool_calls"] = [_structured(call, contents) for call in self.calls]
-        return turn
+        thoughts = contents.put("".join(self.thoughts)) if self.thoughts else ""
+        if thoughts and (family.reasoning or family.is_harmony):
+            turn |= {"reasoning_content": thoughts, "thinking": thoughts}
+        if not self.calls:
+            return [turn]
+        calls = [_structured(call, contents, manners) for call in self.calls]
+        if family.is_harmony:
+            return _apart(turn, [[call] for call in calls], manners)
+        if text and not manners.mixes:
+            return _apart(turn, [calls], manners)
+        return [turn | {"content": text or manners.empty_content, "tool_calls": calls}]
 
-    def _written(self, family: Family, contents: Contents) -> list[str]:
-        return [
-            f'{family.call_open}\n{{"name": {contents.put(to_json(call_label(call)))}, '
-            f'"arguments": {contents.put(call_arguments(call))}}}\n{family.call_close}'
-            for call in self.calls
-        ]
+
+def _apart(said: dict[str, Any], calls: Iterable[list[Any]], manners: Manners) -> list[Turn]:
+    """The same in turns that each hold text or calls, for templates that show only one of them."""
+    turns: list[Turn] = []
+    if said["content"]:
+        turns.append({"role": "assistant", "content": said["content"]})
+    thoughts = {name: said[name] for name in ("reasoning_content", "thinking") if name in said}
+    for group in calls:
+        turns.append({"role": "assistant", "content": manners.empty_content, "tool_calls": group} | thoughts)
+        thoughts = {}
+    return turns
 
 
-def _structured(call: Call, contents: Contents) -> dict[str, Any]:
+def _written(call: Call, family: Family, contents: Contents) -> str:
+    parts = family.calls.write(call_label(call), call_arguments(call))
+    return "".join(text if is_markup else contents.put(text) for text, is_markup in parts)
+
+
+def _structured(call: Call, contents: Contents, manners: Manners) -> dict[str, Any]:
     text = call_arguments(call)
     try:
         value: Any = msgspec.json.decode(text)
     except msgspec.DecodeError:
         value = None
-    function = {"name": contents.put(call_label(call)), "arguments": contents.put_json(value, text)}
-    return {"type": "function", "id": contents.put(str(getattr(call, "call_id", "") or "")), "function": function}
+    arguments = contents.put(text) if manners.arguments_as_text else contents.put_json(value, text)
+    function = {"name": contents.put(call_label(call)), "arguments": arguments}
+    return {"type": "function", "id": _template_id(_id_of(call), manners, contents), "function": function}
+
+
+def _id_of(item: Item) -> str:
+    return str(getattr(item, "call_id", "") or "")
+
+
+def _template_id(call_id: str, manners: Manners, contents: Contents) -> str:
+    """The id as a template takes it; nine letters and digits for one that takes nothing else."""
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9] if manners.short_ids else contents.put(call_id)
 
 
 # --- texts -------------------------------------------------------------------------------------------------------

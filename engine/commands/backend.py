@@ -61,17 +61,17 @@ def _script(scenario: str, settings: Settings, progress: Progress) -> ScriptBack
     if not settings.tokenizer:
         return ScriptBackend(scenarios)
     folder = tokenizer_folder(progress) if settings.tokenizer == "default" else Path(settings.tokenizer)
-    form = PromptFormat.load(folder, context_window=_UNLIMITED)
+    form = PromptFormat.load(folder, context_window=_UNLIMITED, family=settings.family)
     return ScriptBackend(scenarios, partial(PromptContext if settings.token_cache else UncachedContext, form))
 
 
 @asynccontextmanager
 async def _open_local(settings: Settings, progress: Progress) -> AsyncIterator[Backend]:
     folder = await trio.to_thread.run_sync(resolve, settings.model, progress)
-    form = await trio.to_thread.run_sync(partial(PromptFormat.load, folder))
-    # The one that the template ends a turn with comes first: a complete grammar is ended with it.
-    stop_ids = tuple(sorted(form.stop_ids, key=lambda stop: [stop] != form.close_ids[:1]))
-    model = LocalModel(folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=stop_ids)
+    form = await trio.to_thread.run_sync(partial(PromptFormat.load, folder, family=settings.family))
+    model = LocalModel(
+        folder=folder, id=form.model_id, context_window=form.context_window, stop_ids=form.stops_in_order
+    )
     async with AsyncExitStack() as stack:
         backends = [
             await stack.enter_async_context(

@@ -5,13 +5,11 @@ the service can hold an answer to a JSON schema, the one that is left is handed 
 (`tail`) is ours again. Elsewhere the tool's name is certain, and the arguments are the model's own.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from engine.backends.constraint import Constraint
 from engine.backends.families import Family
-from engine.backends.template import to_json
 from engine.backends.toolset import held_parameters_of
 from engine.toolspec import Tool
 
@@ -33,24 +31,29 @@ def hold_to_answer(schema: dict[str, Any]) -> Hold:
 
 
 def hold_to_call(tools: Mapping[str, Tool], family: Family, *, has_schemas: bool) -> Hold:
-    """The step begins with a call of one of these (at least one), by label."""
-    opening = family.call_open + "\n"
-    if not has_schemas:
-        name = "".join(to_json(label)[1:] + ', "arguments": ' for label in tools) if len(tools) == 1 else ""
-        return Hold(grammar="", mode="on_trigger", lead=opening + '{"name": "' + name)
-    closing = "\n" + family.call_close
+    """The step begins with a call of one of these (at least one), by label.
+
+    Arguments are held to their schema where the service can do that and the family writes them as JSON.
+    """
+    calls = family.calls
+    opening, closing = calls.open + calls.begin, calls.after_arguments + calls.end + calls.close
     if len(tools) == 1:
         ((label, tool),) = tools.items()
-        lead = opening + '{"name": ' + json.dumps(label, ensure_ascii=False) + ', "arguments": '
-        return Hold(grammar="", lead=lead, schema=held_parameters_of(tool), tail="}" + closing)
-    calls = [_call_schema(label, tool) for label, tool in tools.items()]
-    return Hold(grammar="", lead=opening, schema={"anyOf": calls}, tail=closing)
+        lead = opening + calls.before_name + calls.written_name(label) + calls.before_arguments
+        if has_schemas and calls.pairs is None:
+            return Hold(grammar="", lead=lead, schema=held_parameters_of(tool), tail=closing)
+        return Hold(grammar="", mode="on_trigger", lead=lead)
+    if has_schemas and calls.is_json:
+        schemas = [_call_schema(label, tool, calls.arguments_key) for label, tool in tools.items()]
+        tail = closing.removeprefix("}")  # the schema's own
+        return Hold(grammar="", lead=opening, schema={"anyOf": schemas}, tail=tail)
+    return Hold(grammar="", mode="on_trigger", lead=opening + calls.before_name)
 
 
-def _call_schema(label: str, tool: Tool) -> dict[str, Any]:
+def _call_schema(label: str, tool: Tool, key: str) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {"name": {"const": label}, "arguments": held_parameters_of(tool)},
-        "required": ["name", "arguments"],
+        "properties": {"name": {"const": label}, key: held_parameters_of(tool)},
+        "required": ["name", key],
         "additionalProperties": False,
     }

@@ -37,7 +37,7 @@ async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIt
     service = SERVICES[settings.backend]
     url = base_url_of(service, settings.base_url)
     progress(f"Asking {service.title} at {url}", 0.0)
-    link = link_of(settings, service, url)
+    link = _link(settings, service, url)
     line = link.new_line()
     try:
         is_chosen = settings.model != DEFAULT_MODEL
@@ -45,7 +45,7 @@ async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIt
         dialect = dialect_of(settings.backend) if settings.tokenizer else None
         form = None
         if dialect is not None:
-            form = await _load_format(settings.tokenizer, found.window, progress)
+            form = await _load_format(settings, found.window, progress)
             await try_ids(line, dialect, service, url, found.models[0].id, form)
     finally:
         await line.aclose()
@@ -64,17 +64,17 @@ def _open(
     return open_raw_backend(link, dialect, model, form)
 
 
-async def _load_format(tokenizer: str, window: int | None, progress: Progress) -> PromptFormat:
+async def _load_format(settings: Settings, window: int | None, progress: Progress) -> PromptFormat:
     """The model's own format; its context is no longer than the service's."""
-    folder = await trio.to_thread.run_sync(resolve_tokenizer, tokenizer, progress)
-    form = await trio.to_thread.run_sync(PromptFormat.load, folder)
+    folder = await trio.to_thread.run_sync(resolve_tokenizer, settings.tokenizer, progress)
+    load = partial(PromptFormat.load, folder, family=settings.family)
+    form = await trio.to_thread.run_sync(load)
     if window is None or window >= form.context_window:
         return form
-    return await trio.to_thread.run_sync(partial(PromptFormat.load, folder, context_window=window))
+    return await trio.to_thread.run_sync(partial(load, context_window=window))
 
 
-def link_of(settings: Settings, service: Service, url: str) -> Link:
-    """The way to a service at this address. Raises NotUsable for a key that is missing or cannot be one."""
+def _link(settings: Settings, service: Service, url: str) -> Link:
     # Others refuse what they do not know, and are near enough for plain JSON.
     best = Encoding(msgpack=settings.upstream_msgpack, gzip=settings.upstream_gzip)
     try:
