@@ -202,7 +202,7 @@ async def test_a_judge_that_hangs_ends_the_run_after_the_time_limit(autojump_clo
     with pytest.raises(ServerError, match="could not be made"):
         await guarded.some()
     assert trio.current_time() == 5
-    assert guarded.judge.withdrawn == ["go"]
+    assert guarded.judge.given_up == ["go"]
 
 
 async def test_or_is_passed_by_if_it_may_fail_open(autojump_clock: Any) -> None:

@@ -89,14 +89,30 @@ async def test_a_worker_that_dies_fails_what_was_asked_and_another_one_comes(fol
         assert await Answer(judge, "good").wait() is not None
 
 
-async def test_a_worker_that_hangs_is_left_alone_with_that(folder: Path) -> None:
-    """Who asks waits as long as it likes; what comes later waits behind."""
+async def test_a_worker_that_hangs_is_killed_when_its_answer_is_given_up(folder: Path) -> None:
     async with opened(folder) as judge:
         await judge.wait_ready()
         hanging, waiting = Answer(judge, "hang"), Answer(judge, "good")
         with trio.move_on_after(0.2):
             await hanging.wait()
         assert not (hanging.is_there or waiting.is_there)
+        judge.give_up(hanging.number)
+        assert await waiting.wait() is None
+        assert not hanging.is_there
+        await judge.wait_ready()
+        assert await Answer(judge, "good").wait() is not None
+
+
+async def test_a_worker_that_is_slow_is_not_killed(folder: Path) -> None:
+    """Somebody was answered meanwhile, so what was given up had its turn to come."""
+    async with opened(folder) as judge:
+        await judge.wait_ready()
+        first, second, third = (Answer(judge, text) for text in ("one", "hang", "three"))
+        await first.wait()
+        judge.give_up(third.number)
+        assert judge.is_ready
+        judge.give_up(third.number)
+        assert not (second.is_there or third.is_there)
 
 
 async def test_a_model_without_a_label_that_is_asked_for_is_no_judge(folder: Path) -> None:

@@ -91,6 +91,11 @@ class WorkerLink(Generic[ReadyT, ReportT]):
         if self._outbox and commands:
             self._outbox.send_nowait(b"".join(map(encode, commands)))
 
+    def kill(self) -> None:
+        """End the worker at once, if there is one; another is started."""
+        if self._process is not None:
+            self._process.kill()
+
     async def run(self, owner: Owner[ReadyT, ReportT]) -> None:
         """Keep a worker alive until cancelled."""
         failed_starts = 0

@@ -39,6 +39,7 @@ class FakeJudge:
     def __init__(self, failure: str = "") -> None:
         self.open: dict[int, str] = {}
         self.withdrawn: list[str] = []
+        self.given_up: list[str] = []
         self._failure = failure
         self._answers: dict[int, Callable[[Scores | None], None]] = {}
 
@@ -57,6 +58,9 @@ class FakeJudge:
 
     def withdraw(self, number: int) -> None:
         self.withdrawn.append(self.open.pop(number))
+
+    def give_up(self, number: int) -> None:
+        self.given_up.append(self.open.pop(number))
 
     def answer(self, scores: Scores | None) -> None:
         """Answer the oldest question."""

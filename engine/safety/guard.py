@@ -201,7 +201,7 @@ class Guard:
         for question, asked in list(self._asked.items()):
             if asked.deadline <= now:
                 log.error("policy %s: no answer within %g s", question.policy.name, self._timeout_s)
-                asked.judge.withdraw(asked.number)
+                asked.judge.give_up(asked.number)
                 self._answered(question, "failed")
 
 

@@ -25,3 +25,6 @@ class Judge(Protocol):
 
     def withdraw(self, number: int) -> None:
         """Nobody waits for this any more. `on_scores` is not called."""
+
+    def give_up(self, number: int) -> None:
+        """As `withdraw`, because the answer has not come in time. What hangs is started anew."""

@@ -1,12 +1,14 @@
 """A judge whose model is in a worker process of its own: what a model does to its process does nothing to the server.
 
-When the worker dies, all that was asked is lost at once and counts as failed; the link starts another.
+When the worker dies, all that was asked is lost at once and counts as failed; the link starts another. One that has
+said nothing for as long as an answer may take hangs, and is killed.
 """
 
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
@@ -21,6 +23,13 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str, float], None]
 
 
+class _Asked(NamedTuple):
+    """Who waits, and how many reports there had been when this was asked."""
+
+    on_scores: Callable[[Scores | None], None]
+    num_reports: int
+
+
 class ModelJudge:
     """A Judge (see judge.py). Made by `open_model_judge`."""
 
@@ -31,7 +40,8 @@ class ModelJudge:
         self._link = link
         self._missing: frozenset[str] = frozenset()
         self._num_asked = 0
-        self._waiting: dict[int, Callable[[Scores | None], None]] = {}
+        self._num_reports = 0
+        self._waiting: dict[int, _Asked] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -49,7 +59,7 @@ class ModelJudge:
         self._num_asked += 1
         number = self._num_asked
         if self.is_ready:
-            self._waiting[number] = on_scores
+            self._waiting[number] = _Asked(on_scores, self._num_reports)
             self._link.send([Score(number, text)])
         else:
             on_scores(None)
@@ -57,6 +67,14 @@ class ModelJudge:
 
     def withdraw(self, number: int) -> None:
         if self._waiting.pop(number, None) is not None:
+            self._link.send([Forget(number)])
+
+    def give_up(self, number: int) -> None:
+        if (asked := self._waiting.pop(number, None)) is None:
+            return
+        if asked.num_reports == self._num_reports:
+            self._link.kill()
+        else:
             self._link.send([Forget(number)])
 
     # --- for the link (see worker_link.Owner)
@@ -70,13 +88,14 @@ class ModelJudge:
     def worker_down(self, reason: str, *, was_up: bool) -> None:
         """What was asked is lost."""
         waiting, self._waiting = self._waiting, {}
-        for on_scores in waiting.values():
-            on_scores(None)
+        for asked in waiting.values():
+            asked.on_scores(None)
 
     def worker_said(self, report: Report) -> None:
         """The scores of a text; of one that was withdrawn they come too late."""
-        if isinstance(report, Scored) and (on_scores := self._waiting.pop(report.number, None)):
-            on_scores(report.scores)
+        self._num_reports += 1
+        if isinstance(report, Scored) and (asked := self._waiting.pop(report.number, None)):
+            asked.on_scores(report.scores)
 
 
 @asynccontextmanager
