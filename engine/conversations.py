@@ -5,6 +5,7 @@ response would be given an order of things that no model has seen.
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal, TypeVar
@@ -25,6 +26,7 @@ from engine.store import Conversation, Store, StoredItem
 
 T = TypeVar("T")
 _AT_ONCE: Final = 1000  # items in one answer of the store
+_MAX_KNOWN: Final = 10_000  # conversations of which the newest response is known: 2 MB
 _METADATA: Final = msgspec.json.Decoder(dict[str, str])
 
 
@@ -44,6 +46,9 @@ class Conversations:
         self._store = store
         self._sealer = sealer
         self._in_use: set[str] = set()
+        # The response whose context is a conversation, item for item: the next one goes on from it. It need not; so
+        # what is forgotten at a restart costs one rendering of the whole.
+        self._newest: OrderedDict[str, str] = OrderedDict()
 
     # --- what clients do with them ---
 
@@ -71,6 +76,7 @@ class Conversations:
         """Forget it and its items. Raises NotFound."""
         if not await self._store.delete_conversation(conversation_id, principal):
             raise _not_found(conversation_id)
+        self._newest.pop(conversation_id, None)
 
     async def add(self, conversation_id: str, principal: str, items: Sequence[Item]) -> ItemList:
         """Add items at the end; the list of them, once they are on disk.
@@ -81,6 +87,7 @@ class Conversations:
         self._expect_free(conversation_id)
         self._check(items, earlier)
         added = self._put(conversation_id, items)
+        self._newest.pop(conversation_id, None)
         await self._store.wait_durable()
         return list_page([msgspec.Raw(one.item) for one in added], [one.id for one in added], has_more=False)
 
@@ -107,23 +114,20 @@ class Conversations:
         self._expect_free(conversation_id)
         if not await self._store.delete_item(conversation_id, principal, own_id):
             raise _item_not_found(own_id)
+        self._newest.pop(conversation_id, None)
         return conversation
 
     # --- what responses do with them ---
 
-    async def enter(self, conversation_id: str, principal: str) -> list[Item]:
-        """All its items, for a response; until `leave` nobody else may change it.
+    async def enter(self, conversation_id: str, principal: str) -> str | None:
+        """Keep others from changing it, until `leave`. The response whose context is all of it, where one is known.
 
         Raises NotFound, RequestError `conversation_locked`.
         """
         await self.get(conversation_id, principal)
         self._expect_free(conversation_id)
         self._in_use.add(conversation_id)
-        try:
-            return await self.items(conversation_id, principal)
-        except BaseException:
-            self.leave(conversation_id)
-            raise
+        return self._newest.get(conversation_id)
 
     def leave(self, conversation_id: str, given: Sequence[Item] = (), response: Response | None = None) -> None:
         """The response is over. Its input and output are added if it came to an end of its own."""
@@ -134,6 +138,11 @@ class Conversations:
         made = [item for item in response.output if not (isinstance(item, Call) and _is_cut(item))]
         if made or response.request.generate:
             self._put(conversation_id, [*given, *made])
+            if len(made) == len(response.output):
+                self._newest[conversation_id] = response.id
+                self._newest.move_to_end(conversation_id)
+                if len(self._newest) > _MAX_KNOWN:
+                    self._newest.popitem(last=False)
 
     async def items(self, conversation_id: str, principal: str) -> list[Item]:
         """All its items, in order. Raises NotFound."""

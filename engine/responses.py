@@ -1,6 +1,7 @@
 """The owner of all runs: starts their loops, finds them by id, checks appends against model and state, drains them."""
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -108,16 +109,30 @@ class Responses:
         """A run that is given a conversation, which grows by the run when that is over."""
         if self.conversations is None:
             raise unsupported("conversation")
-        earlier = await self.conversations.enter(conversation_id, principal)
+        newest_id = await self.conversations.enter(conversation_id, principal)
         try:
-            whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
-            with telling_own_input(len(earlier)):
-                live = await self._create(whole, route, principal, None)
+            live = await self._go_on_in(conversation_id, newest_id, request, route, principal)
         except BaseException:
             self.conversations.leave(conversation_id)
             raise
         live.at_end = partial(self.conversations.leave, conversation_id, request.items, live.response)
         return live
+
+    async def _go_on_in(
+        self, conversation_id: str, newest_id: str | None, request: RunRequest, route: Route, principal: str
+    ) -> Live:
+        """A run that goes on from the conversation's newest or, when that is not to be had, is given all items."""
+        assert self.conversations is not None
+        before = None
+        if newest_id is not None:
+            with suppress(RequestError):  # deleted
+                before = await self.before(newest_id, principal)
+        if before is not None:
+            return await self._create(request, route, principal, before)
+        earlier = await self.conversations.items(conversation_id, principal)
+        whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
+        with telling_own_input(len(earlier)):
+            return await self._create(whole, route, principal, None)
 
     async def _create(self, request: RunRequest, route: Route, principal: str, before: Before | None) -> Live:
         request = self._with_store(request, before)

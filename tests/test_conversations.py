@@ -150,8 +150,8 @@ async def test_a_response_is_given_the_conversation_and_adds_to_it(http: Http) -
     assert first["conversation"] == {"id": id_}
     assert first["output"][0]["content"][0]["text"] == "You said one, of 2."
     second = (await http.create(input="two", conversation={"id": id_})).json
-    assert second["output"][0]["content"][0]["text"] == "You said two, of 4."
-    assert await texts(http, id_) == ["zero", "one", "You said one, of 2.", "two", "You said two, of 4."]
+    assert second["output"][0]["content"][0]["text"] == "You said two, of 3."
+    assert await texts(http, id_) == ["zero", "one", "You said one, of 2.", "two", "You said two, of 3."]
     page = (await http.get(f"/v1/conversations/{id_}/items")).json
     assert page["data"][0]["id"] == second["output"][0]["id"]
 
@@ -257,6 +257,31 @@ async def test_a_response_in_a_conversation_cannot_be_steered() -> None:
         await client.send("response.steer", previous_response_id=created["response"]["id"], input="no")
         failed = (await client.until("response.steer.failed"))[-1]
     assert failed["error"]["code"] == "steering_not_supported"
+
+
+async def test_a_turn_renders_what_is_new_until_somebody_else_changes_the_conversation(http: Http) -> None:  # P74
+    id_ = await begin(http, items=[said("zero")])
+
+    async def new_items(text: str) -> int:
+        answer = (await http.create(input=text, conversation=id_)).json
+        assert answer["output"][0]["content"][0]["text"].startswith(f"You said {text}, ")
+        num_new: int = answer["timing"]["run"]["items_new"]
+        return num_new
+
+    assert [await new_items(text) for text in ("one", "two", "three")] == [2, 1, 1]
+    await http.post(f"/v1/conversations/{id_}/items", items=[said("between")])
+    assert [await new_items(text) for text in ("four", "five")] == [9, 1]
+    page = (await http.get(f"/v1/conversations/{id_}/items?order=desc&limit=1")).json
+    await http.ask("DELETE", f"/v1/conversations/{id_}/items/{page['data'][0]['id']}")
+    assert [await new_items(text) for text in ("six", "seven")] == [12, 1]
+
+
+async def test_a_conversation_goes_on_when_its_newest_response_is_deleted(http: Http) -> None:
+    id_ = await begin(http)
+    first = (await http.create(input="one", conversation=id_)).json
+    await http.ask("DELETE", f"/v1/responses/{first['id']}")
+    second = (await http.create(input="two", conversation=id_)).json
+    assert second["output"][0]["content"][0]["text"] == "You said two, of 3."
 
 
 async def test_a_conversation_of_many_items_is_given_whole(server: Served) -> None:

@@ -457,3 +457,15 @@ async def test_a_steer_waits_for_what_is_held_back(autojump_clock: Any) -> None:
         final = (await client.step())[-1]["response"]
         assert final["incomplete_details"] == {"reason": "steered"}
         assert final["output"][0]["content"][0]["text"] != ""
+
+
+async def test_what_is_in_a_conversation_is_looked_at_once() -> None:  # P90
+    scenario = f"model: test\nsteps: [{{text: It is {SECRET}.}}, {{text: Next.}}]\n"
+    async with watching(FLAG | {"on": ["input"]}, scenario=scenario, store=MemoryStore()) as server:
+        http = server.http()
+        conversation = (await http.post("/v1/conversations", items=[])).json["id"]
+        found = [
+            (await http.create(input=text, conversation=conversation)).json.get("safety", [])
+            for text in (f"My key: {SECRET}.", "and now?", "and then?")
+        ]
+    assert [[each["count"] for each in findings] for findings in found] == [[1], [], []]
