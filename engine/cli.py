@@ -152,10 +152,12 @@ def compare(
         Path, typer.Option(help="folder for what is measured; a comparison that was stopped goes on there")
     ] = Path("longloop-compare"),
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what the folder has already")] = False,
+    model: Annotated[bool, typer.Option(help="the second table, on the default local model")] = True,
+    config: Annotated[Path | None, typer.Option(help="TOML file; its model gets such a table, too")] = None,
     as_json: AsJson = False,
 ) -> None:
     """The designs side by side on the same work: time, bytes, and what each has to do again."""
-    compare_command(quick=quick, rounds=rounds, out=out, fresh=fresh, as_json=as_json)
+    compare_command(quick=quick, rounds=rounds, out=out, fresh=fresh, config=config, model=model, as_json=as_json)
 
 
 @app.command()

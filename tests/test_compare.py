@@ -1,13 +1,13 @@
 """The comparison of the designs: they play the same run, what was measured is kept, and what may be said of it."""
 
 import json
+from pathlib import Path
 
 import pytest
 import trio
 
 from engine.commands.compare import compare_command
 from engine.commands.serve import UsageError
-from engine.compare.commands import run_commands
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
 from engine.compare.plan import AXES, CENTRE, SWITCHES, Case, Job, Plan, Point, estimate_s, full_plan, quick_plan
@@ -25,7 +25,6 @@ from engine.compare.results import (
 )
 from engine.compare.run import make_work, measure
 from engine.compare.summary import Gain, Middle, Summary, rest, without_tools
-from engine.compare.tables import all_tables
 from engine.compare.work import Script, Step, ToolRun, Work, read_script
 from tests.tiny import save_format
 
@@ -49,6 +48,10 @@ def run(design: str, repetition: int = 0, *, point: Point = CENTRE, switch: str 
         "items_digest": "d",
     }
     return Measurement(Job(Case(point, design, switch), repetition), **(given | fields))
+
+
+def compare(out: Path, *, quick: bool = True) -> None:
+    compare_command(quick=quick, rounds=1, out=out, fresh=False, config=None, model=False, as_json=True)
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ def test_nothing_is_shown_of_runs_that_differ(tmp_path, monkeypatch, capsys) -> 
     monkeypatch.setattr("engine.commands.compare._results", lambda *args, **named: results)
     monkeypatch.setattr("engine.commands.compare._measure", lambda *args: None)
     with pytest.raises(SystemExit):
-        compare_command(quick=True, rounds=1, out=tmp_path, fresh=True, as_json=True)
+        compare(tmp_path)
     shown = capsys.readouterr().out
     assert "nothing to compare" in shown
     assert "wall_ms" not in shown
@@ -227,9 +230,14 @@ def test_the_command_measures_and_shows(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("engine.compare.run.settings_of", lambda **changes: changes | {"tokenizer": tokenizer})
     tiny = Plan((tuple(Case(TINY, design) for design in ("stateless", "chain", "append")),), 1)
     monkeypatch.setattr("engine.commands.compare.full_plan", lambda rounds: tiny)
-    monkeypatch.setattr("engine.compare.tables.CENTRE", TINY)
+    for module in ("tables", "claims", "plots", "report"):
+        monkeypatch.setattr(f"engine.compare.{module}.CENTRE", TINY)
+    monkeypatch.setattr("engine.compare.growth.TURNS", {"append": 2})
+    monkeypatch.setattr("engine.compare.growth.settings_of", lambda **changes: {"tokenizer": tokenizer})
+    for module in ("commands.compare", "compare.report"):
+        monkeypatch.setattr(f"engine.{module}.has_matplotlib", lambda: False)
     for _ in range(2):
-        compare_command(quick=False, rounds=1, out=tmp_path / "out", fresh=False, as_json=True)
+        compare(tmp_path / "out", quick=False)
     shown = capsys.readouterr().out
     assert "All 3 runs of a script made the same items" in shown
     assert "3 runs in" in shown
@@ -238,26 +246,13 @@ def test_the_command_measures_and_shows(tmp_path, monkeypatch, capsys) -> None:
     assert [one["job"]["case"]["design"] for one in result["runs"]] == ["stateless", "chain", "append"]
     assert result["tokens_per_step"] == 60
     assert result["tool_seconds"]["pytest"] > 0
+    assert [one["design"] for one in result["growth"]] == ["append"]
+    assert json.loads((tmp_path / "out" / "full" / "report.json").read_text()) == result
+    assert "report.html" in shown
+    assert "Plots need matplotlib" in shown
 
 
 def test_what_stands_in_the_way_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("engine.compare.commands.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="need pytest"):
-        compare_command(quick=True, rounds=1, out=tmp_path, fresh=True, as_json=False)
-
-
-def test_tables_have_a_row_for_each_design_and_all_axes() -> None:
-    plan = full_plan(2)
-    measured = [
-        run(job.case.design, job.repetition, point=job.case.point, switch=job.case.switch) for job in plan.jobs()
-    ]
-    work = Work(EMPTY.script, run_commands(compare_folder() / "repository", ["cat README.md"], lambda command: None))
-    tables = list(all_tables(Summary(measured), Header(work, MACHINE)))
-    assert [table.title for table in tables] == [
-        "A run of 1,000 tokens/s, 50 ms, 20 calls",
-        *(f"By {axis.name}, without tools" for axis in AXES),
-        "At 1,000 tokens/s, 50 ms, 20 calls",
-        "Tools, run once before the first measurement",
-    ]
-    assert tables[0].row_count == len(DESIGNS)
-    assert tables[-2].row_count == len(SWITCHES) + 2
+        compare(tmp_path)

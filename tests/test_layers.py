@@ -42,15 +42,21 @@ LAYERS: dict[str, str] = {
         commands/serve
         commands/usage
         compare
+        compare/claims
         compare/commands
         compare/designs
         compare/folder
+        compare/growth
         compare/link
         compare/measure
         compare/over_http
         compare/over_websocket
+        compare/page
         compare/plan
         compare/played
+        compare/plots
+        compare/real
+        compare/report
         compare/results
         compare/run
         compare/summary

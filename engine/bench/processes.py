@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -37,7 +38,7 @@ async def open_peer(kind: str) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def open_longloop(scenario: str, folder: Path, **settings: object) -> AsyncIterator[Served]:
+async def open_longloop(scenario: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A longloop server that plays `scenario` (YAML text, written into `folder`, where it keeps its data, too)."""
     file = folder / "bench.yaml"
     file.write_text(scenario)
@@ -46,7 +47,7 @@ async def open_longloop(scenario: str, folder: Path, **settings: object) -> Asyn
 
 
 @asynccontextmanager
-async def open_scripts(scenarios: Mapping[str, str], folder: Path, **settings: object) -> AsyncIterator[Served]:
+async def open_scripts(scenarios: Mapping[str, str], folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """The same with several scenarios at once, each a model under its name."""
     for name, text in scenarios.items():
         (folder / f"{name}.yaml").write_text(text)
@@ -56,11 +57,12 @@ async def open_scripts(scenarios: Mapping[str, str], folder: Path, **settings: o
 
 
 @asynccontextmanager
-async def open_server(folder: Path, **settings: object) -> AsyncIterator[Served]:
-    """A longloop server with these settings; it keeps its data in `folder`."""
+async def open_server(folder: Path, config: Path | None = None, **settings: object) -> AsyncIterator[Served]:
+    """A longloop server with these settings, which go before those of a file; it keeps its data in `folder`."""
     settings = {"data_dir": folder / "data"} | settings  # not the user's, where another server may be at work
     assignments = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    async with _open([sys.executable, "-m", "engine", "serve", "--port", "0", *assignments]) as served:
+    file = [] if config is None else ["--config", str(config)]
+    async with _open([sys.executable, "-m", "engine", "serve", "--port", "0", *file, *assignments]) as served:
         yield served
 
 

@@ -1,110 +1,142 @@
-"""`longloop compare`: measures the designs side by side, and shows what each took."""
+"""`longloop compare`: measures the designs side by side, shows what each took, and writes it down."""
 
 import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-import msgspec
 import trio
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from engine.bench.machine import describe_machine
 from engine.commands.bench import print_figures
 from engine.commands.serve import UsageError
-from engine.compare.commands import CannotRun
+from engine.compare import growth, real
+from engine.compare.commands import CannotRun, run_commands
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
 from engine.compare.plan import Job, Plan, estimate_s, full_plan, quick_plan
+from engine.compare.report import More, Report, has_matplotlib, keep_more, read_more
 from engine.compare.results import Header, OtherWork, Results, RunsDiffer, begin, check_equal, resume
 from engine.compare.run import make_work, measure
-from engine.compare.summary import PUBLISHED, Summary, written
-from engine.compare.tables import all_tables
-from engine.compare.work import TOKENS_PER_STEP, read_script
+from engine.compare.summary import PUBLISHED, written
+from engine.compare.tables import Grid
+from engine.compare.work import TOKENS_PER_STEP, Work, read_script
+
+_REAL_ROUNDS: Final = 3
 
 
-def compare_command(*, quick: bool, rounds: int | None, out: Path, fresh: bool, as_json: bool) -> None:
+def compare_command(
+    *, quick: bool, rounds: int | None, out: Path, fresh: bool, config: Path | None, model: bool, as_json: bool
+) -> None:
     """Measure what is not measured yet, then show everything."""
     console = Console()
     plan = quick_plan(rounds or 3) if quick else full_plan(rounds or 5)
+    folder = out / ("quick" if quick else "full")
     try:
-        results = _results(console, plan, out / ("quick" if quick else "full"), fresh=fresh or quick)
+        results = _results(console, plan, folder, fresh=fresh or quick)
         _measure(console, plan, results)
         check_equal(results.measured)
+        more = More() if quick else _measure_more(console, results, config, model=model)
     except (CannotRun, OtherWork, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     except RunsDiffer as error:
         console.print(f"[red]The designs did not come out the same, so there is nothing to compare:[/] {error}")
         raise SystemExit(1) from None
-    show(console, results)
+    report = Report(results, more)
+    show(console, report)
     if as_json:
-        print(json.dumps(as_object(results)))
+        print(json.dumps(report.as_object()))
 
 
-def _results(console: Console, plan: Plan, out: Path, *, fresh: bool) -> Results:
+def _results(console: Console, plan: Plan, folder: Path, *, fresh: bool) -> Results:
     machine = describe_machine()
-    if not fresh and (found := resume(out, machine)) is not None:
-        console.print(f"{len(found.done)} runs in {out} are done already.")
+    if not fresh and (found := resume(folder, machine)) is not None:
+        console.print(f"{len(found.done)} runs in {folder} are done already.")
         return found
-    folder = compare_folder()
-    script = read_script(folder)
+    source = compare_folder()
     with console.status("running the agent's commands once"):
-        work = trio.run(make_work, script, folder / "repository", plan, lambda command: None)
-    return begin(out, Header(work, machine))
+        work = trio.run(make_work, read_script(source), source / "repository", plan, lambda command: None)
+    keep = begin(folder, Header(work, machine))
+    keep_more(folder, More())
+    return keep
 
 
 def _measure(console: Console, plan: Plan, results: Results) -> None:
-    tool_seconds = _tool_seconds(results)
-    todo = [job for job in plan.jobs() if job not in results.done]
-    total = sum(estimate_s(job.case, TOKENS_PER_STEP, tool_seconds) for job in todo)
-    console.print(
-        f"{len(todo)} runs to measure, about {total / 60:.0f} minutes; a scripted model, nothing is inferred."
+    runs = results.header.work.runs
+    estimate = partial(
+        estimate_s,
+        tokens_per_step=TOKENS_PER_STEP,
+        tool_seconds=sum(run.seconds for run in runs.values()) / len(runs),
     )
+    todo = [job for job in plan.jobs() if job not in results.done]
+    total = sum(estimate(job.case) for job in todo)
+    console.print(f"{len(todo)} runs to measure, about {total / 60:.0f} minutes; the model is scripted.")
     with _progress(console, total) as (progress, task), tempfile.TemporaryDirectory() as folder:
 
         def report(job: Job) -> None:
             label = f"{written(job.case.point)}: {DESIGNS[job.case.design].label} {job.case.switch}"
-            progress.update(task, description=label, advance=estimate_s(job.case, TOKENS_PER_STEP, tool_seconds))
+            progress.update(task, description=label, advance=estimate(job.case))
 
         trio.run(measure, plan, results, Path(folder), report)
 
 
-def _tool_seconds(results: Results) -> float:
-    """What a call takes, on average over the commands that were run."""
-    runs = results.header.work.runs
-    return sum(run.seconds for run in runs.values()) / len(runs)
+def _measure_more(console: Console, results: Results, config: Path | None, *, model: bool) -> More:
+    """What is measured once beside the plan's runs; what is there already stays."""
+    more = read_more(results.folder)
+    if not more.growths:
+        with _progress(console, len(growth.TURNS)) as (progress, task):
+            progress.update(task, description="server CPU of a turn, up to 1,000 turns")
+            advance = lambda design: progress.advance(task)  # noqa: E731 - it is nothing else
+            more.growths = trio.run(growth.measure_growth, growth.TURNS, advance)
+        keep_more(results.folder, more)
+    for file in [None, *([config] if config else [])] if model else []:
+        if any(one.config == str(file or "") for one in more.reals):
+            continue
+        more.reals.append(_measure_real(console, file))
+        keep_more(results.folder, more)
+    return more
+
+
+def _measure_real(console: Console, config: Path | None) -> real.RealModel:
+    source = compare_folder()
+    work = Work(read_script(source), run_commands(source / "repository", real.COMMANDS, lambda command: None))
+    with _progress(console, len(real.ROWS) * (_REAL_ROUNDS + 1)) as (progress, task):
+        progress.update(task, description=f"a real model: {config or 'the default local model'}")
+        advance = lambda row: progress.advance(task)  # noqa: E731 - it is nothing else
+        return trio.run(partial(real.measure_real, work, _REAL_ROUNDS, advance, config=config))
 
 
 @contextmanager
-def _progress(console: Console, total: float) -> Iterator[tuple[Progress, Any]]:
+def _progress(console: Console, total: float) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         yield progress, progress.add_task("starting the servers", total=total)
 
 
-def show(console: Console, results: Results) -> None:
-    """The tables, what is held to what, and what others have published."""
-    summary = Summary(results.measured)
-    num_runs = len(results.measured)
-    console.print(f"All {num_runs} runs of a script made the same items, whatever the design.")
-    for table in all_tables(summary, results.header):
-        console.print(table)
+def show(console: Console, report: Report) -> None:
+    """The tables, where there is nothing to gain, what others have published, what is held to what; and the files."""
+    console.print(f"All {len(report.results.measured)} runs of a script made the same items, whatever the design.")
+    for grid in report.grids():
+        console.print(_table(grid))
+    for line in report.against():
+        console.print(f"Does not help: {line}")
     for value, what in PUBLISHED:
         console.print(f"[dim]published: {value} ({what})[/]")
-    print_figures(console, {"budgets": summary.never_slower(), "machine": results.header.machine})
+    print_figures(console, {"budgets": report.figures(), "machine": report.results.header.machine})
+    for file in report.write():
+        console.print(str(file), soft_wrap=True)
+    if not has_matplotlib():
+        console.print("Plots need matplotlib: pip install 'longloop[plots]'.")
 
 
-def as_object(results: Results) -> dict[str, Any]:
-    """Everything that was measured, for programs."""
-    header = results.header
-    return {
-        "compare": "designs",
-        "machine": header.machine,
-        "tokens_per_step": header.tokens_per_step,
-        "tool_seconds": {command: run.seconds for command, run in header.work.runs.items()},
-        "budgets": [figure.as_json() for figure in Summary(results.measured).never_slower()],
-        "runs": [msgspec.to_builtins(one) for one in results.measured],
-    }
+def _table(grid: Grid) -> Table:
+    table = Table(*grid.head, title=grid.title)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table

@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
+from itertools import count
 from typing import Any, Final
 
 import h11
@@ -23,8 +24,8 @@ async def play_stateless(target: Target, course: Course, *, keeps: bool) -> None
     """The whole history with every request; the server keeps nothing."""
     history: list[Any] = [{"role": "user", "content": course.work.script.task}]
     async with Client(target, course, keeps=keeps) as client:
-        while True:
-            response = await client.create(target.request() | {"input": history, "store": False})
+        for turn in count():
+            response = await client.create(target.request(turn) | {"input": history, "store": False})
             outputs = await course.answers(response["output"])
             if not outputs:
                 return
@@ -35,8 +36,8 @@ async def play_previous(target: Target, course: Course, *, keeps: bool) -> None:
     """What is new, with the id of the response before, which the server has stored."""
     request: dict[str, Any] = {"input": course.work.script.task, "store": True}
     async with Client(target, course, keeps=keeps) as client:
-        while True:
-            response = await client.create(target.request() | request)
+        for turn in count():
+            response = await client.create(target.request(turn) | request)
             outputs = await course.answers(response["output"])
             if not outputs:
                 return

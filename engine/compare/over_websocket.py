@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import trio
@@ -17,23 +18,23 @@ async def play_chain(target: Target, course: Course) -> None:
     """A chain of responses: each names the one before and brings what is new."""
     async with _open(target, course, "chain") as socket:
         await socket.create()
-        while True:
+        for turn in count(1):
             end, made = await socket.step("response.completed")
             outputs = await course.answers(made)
             if not outputs:
                 return
-            await socket.ask(**socket.settings, input=outputs, previous_response_id=end["response"]["id"])
+            await socket.ask(**_create(target, turn), input=outputs, previous_response_id=end["response"]["id"])
 
 
 async def play_append(target: Target, course: Course) -> None:
     """One long-lived response: outputs are appended to it when it waits for them."""
     async with _open(target, course, "append") as socket:
         await socket.create()
-        while True:
+        for turn in count(1):
             end, made = await socket.step("response.done", "response.completed")
             if end["type"] == "response.completed":
                 return
-            await socket.ask(type="response.append", input=await course.answers(made))
+            await socket.ask(type="response.append", **target.choice(turn), input=await course.answers(made))
 
 
 async def play_append_early(target: Target, course: Course) -> None:
@@ -71,18 +72,22 @@ async def _open(target: Target, course: Course, lifecycle: str) -> AsyncIterator
         yield _Socket(ws, target, course)
 
 
+def _create(target: Target, turn: int) -> Item:
+    return {"type": "response.create", "store": False, **target.request(turn)}
+
+
 class _Socket:
     """Frames as JSON; what is seen and asked is noted."""
 
     def __init__(self, ws: WebSocketConnection, target: Target, course: Course) -> None:
         self.course = course
         self.response_id = ""
-        self.settings: Item = {"type": "response.create", "store": False, **target.request()}
         self._ws = ws
+        self._target = target
 
     async def create(self) -> None:
         """The run's first frame. It asks since before the connection was there."""
-        await self._send(self.settings | {"input": self.course.work.script.task})
+        await self._send({**_create(self._target, 0), "input": self.course.work.script.task})
 
     async def ask(self, **frame: Any) -> None:
         """Send what the next step begins with."""

@@ -57,7 +57,7 @@ class Course:
         self._asked = time.perf_counter()
 
     def sees(self, event: Mapping[str, Any]) -> None:
-        """An event of the server. Every step of the work begins with a message, so that shows when a turn has begun."""
+        """An event of the server. Each step of the work begins with a message, which shows that a turn has begun."""
         match event["type"]:
             case "response.output_item.added" if self._asked and event["item"]["type"] == "message":
                 self.played.ttft_ms.append((time.perf_counter() - self._asked) * 1000)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.bench.budgets import Figure
+from engine.compare.designs import DESIGNS
 from engine.compare.plan import Case, Point
 from engine.compare.results import Measurement
 
@@ -85,13 +86,17 @@ class Summary:
     def __contains__(self, case: object) -> bool:
         return case in self._by_case
 
+    def points(self) -> list[Point]:
+        """Where something was measured, in the order in which it first was."""
+        return list(dict.fromkeys(case.point for case in self._by_case))
+
     def runs(self, case: Case) -> list[Measurement]:
         """The repetitions in order. Raises KeyError for what was not measured."""
         return self._by_case[case]
 
     def designs(self, point: Point) -> list[str]:
-        """What was measured there without a switch, in the order in which it first came."""
-        return [case.design for case in self._by_case if case.point == point and not case.switch]
+        """What was measured there without a switch, in the order of DESIGNS."""
+        return [design for design in DESIGNS if Case(point, design) in self]
 
     def middle(self, case: Case, value: Value) -> Middle:
         """Median and spread of a value. Raises KeyError."""
@@ -108,7 +113,7 @@ class Summary:
     def never_slower(self) -> list[Figure]:
         """Append beside chain at every point: at most as slow as the spread allows."""
         figures = []
-        for point in dict.fromkeys(case.point for case in self._by_case):
+        for point in self.points():
             for design in ("append", "early"):
                 gain = self.gain(Case(point, design), Case(point, "chain"))
                 if gain is not None:
