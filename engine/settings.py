@@ -3,6 +3,7 @@
 Values come from flags, then the environment (`LONGLOOP_PAUSE_TTL_S=60`), then a TOML file, then these defaults.
 """
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -16,6 +17,15 @@ from engine.safety.config import PolicyList
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+
+
+def _networks(texts: list[str]) -> list[str]:
+    for text in texts:
+        ip_network(text)
+    return texts
+
+
+NetworkList = Annotated[list[str], AfterValidator(_networks)]
 
 EventNames = Literal["openai", "open_responses"]
 LifecycleName = Literal["append", "chain", "inject"]
@@ -153,6 +163,15 @@ class Settings(BaseSettings):
     budget_tokens_per_principal: int = Field(0, ge=0, description="tokens that the runs of one key may use in a period")
     budget_period: Literal["day", "total"] = Field("day", description="period of the budgets: a day (UTC), or for ever")
     reserved_output_tokens: Count = Field(1024, description="set aside for a run that names no max_output_tokens")
+
+    # what it fetches for hosted tools
+    fetch_hosts: list[str] = Field([], description="hosts that may be fetched, `*.` for all below; empty: all public")
+    fetch_networks: NetworkList = Field(
+        [], description="private networks that may be fetched from all the same, such as 10.1.0.0/16"
+    )
+    fetch_timeout_s: Seconds = Field(20, description="one page, with its redirects")
+    max_fetch_bytes: Bytes = Field(5 << 20, description="one page, unpacked")
+    max_fetch_redirects: Count = Field(5, description="redirects of one page, each judged as the first URL was")
 
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")

@@ -146,6 +146,8 @@ LAYERS: dict[str, str] = {
         backends/worker_link
         database
         group_commit
+        hosted/fetch
+        hosted/guarded
         ledger_database
         ledger_fake
         ledger_journal
@@ -230,6 +232,7 @@ LAYERS: dict[str, str] = {
         folded
         frames
         history
+        hosted/addresses
         item_style
         journal
         listing
@@ -277,6 +280,7 @@ LAYERS: dict[str, str] = {
         docstrings
         errors
         events
+        hosted
         item_events
         ids
         items
@@ -392,7 +396,7 @@ def test_pure_modules_know_no_driver(name: str) -> None:
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
         ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
-        ("httpx2", {"backends/remote/link"}),
+        ("httpx2", {"backends/remote/link", "hosted/fetch", "hosted/guarded"}),
     ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:

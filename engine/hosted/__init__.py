@@ -1,0 +1,1 @@
+"""Tools that the server runs itself, in the same loop as the client's."""
