@@ -65,7 +65,7 @@ async def open_raw(url: str, server: ContractServer, form: PromptFormat, **confi
     """The raw route to what is at this URL."""
     dialect = dialect_of(server.dialect)
     assert dialect is not None
-    link = Link(LinkConfig(base_url=f"{url}/v1", encoding=dialect.encoding, **config))
+    link = Link(LinkConfig(**({"base_url": f"{url}/v1", "encoding": dialect.encoding} | config)))
     model = RawModel(id=MODEL, created=1, owned_by=dialect.name)
     async with open_raw_backend(link, dialect, model, form) as backend:
         yield backend

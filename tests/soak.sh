@@ -23,6 +23,10 @@ LONGLOOP_SOAK_MODEL=smollm2-135m-instruct $python -m pytest -q tests/test_chaos.
 echo "== an hour of the default model: 64 runs paused, 8 sampling"
 PYTHONPATH=. $python -m tests.soak_local --seconds "${LONGLOOP_SOAK_SECONDS:-3600}"
 
+echo "== a service cut off at every byte of its stream"
+LONGLOOP_SOAK_CUTS=1000000 $python -m pytest -q tests/test_remote_runs.py -k cut_off
+LONGLOOP_SOAK_CUTS=2000 $python -m pytest -q tests/test_remote_raw.py -k cut
+
 echo "== twenty runs of the default model"
 work=$(mktemp -d)
 trap 'kill "${server:-0}" 2>/dev/null; rm -rf "$work"' EXIT
