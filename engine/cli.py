@@ -13,6 +13,7 @@ from engine.commands.bench import memory_command, phases_command, stream_command
 from engine.commands.compare import compare_command
 from engine.commands.export import export_command
 from engine.commands.models import fetch_command, models_command
+from engine.commands.probe import probe_command
 from engine.commands.run import run_command
 from engine.commands.serve import UsageError, read_settings, serve_command, show_settings
 from engine.commands.usage import usage_command
@@ -131,8 +132,17 @@ def run(
 @app.command()
 def models(
     fetch: Annotated[str | None, typer.Option(help="make this model ready (`default` for the default one)")] = None,
+    probe: Annotated[
+        str | None, typer.Option(help="ask a service what it does: cerebras, vllm, llamacpp or openai")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="with --probe: the service's name for the model")] = None,
+    base_url: Annotated[str | None, typer.Option(help="with --probe: where it is, if not at its usual place")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any setting, as name=value; repeatable")] = None,
 ) -> None:
-    """List the models that are here, or make one ready ahead of time."""
+    """List the models that are here, make one ready ahead of time, or look at what a service really does."""
+    if probe is not None:
+        flags = {"backend": probe, "model": model, "base_url": base_url}
+        raise typer.Exit(probe_command(read_settings(None, set_ or [], flags)))
     if fetch is None:
         models_command()
     else:

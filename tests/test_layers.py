@@ -38,6 +38,7 @@ LAYERS: dict[str, str] = {
         commands/compare
         commands/export
         commands/models
+        commands/probe
         commands/run
         commands/serve
         commands/usage
@@ -131,6 +132,7 @@ LAYERS: dict[str, str] = {
         backends/remote/lines
         backends/remote/link
         backends/remote/opening
+        backends/remote/probe
         backends/remote/raw
         backends/remote/raw_prompt
         backends/remote/raw_turn

@@ -37,7 +37,7 @@ async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIt
     service = SERVICES[settings.backend]
     url = base_url_of(service, settings.base_url)
     progress(f"Asking {service.title} at {url}", 0.0)
-    link = _link(settings, service, url)
+    link = link_of(settings, service, url)
     line = link.new_line()
     try:
         is_chosen = settings.model != DEFAULT_MODEL
@@ -74,7 +74,8 @@ async def _load_format(settings: Settings, window: int | None, progress: Progres
     return await trio.to_thread.run_sync(partial(load, context_window=window))
 
 
-def _link(settings: Settings, service: Service, url: str) -> Link:
+def link_of(settings: Settings, service: Service, url: str) -> Link:
+    """The way to a service at this address. Raises NotUsable for a key that is missing or cannot be one."""
     # Others refuse what they do not know, and are near enough for plain JSON.
     best = Encoding(msgpack=settings.upstream_msgpack, gzip=settings.upstream_gzip)
     try:
