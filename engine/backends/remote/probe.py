@@ -51,8 +51,6 @@ class _Missed(Exception):
 class _Asked:
     """A `link.Turn` whose events are kept as they are; `read` says whether the answer has its end with one."""
 
-    can_repeat = False
-
     def __init__(self, path: str, fields: dict[str, Any], read: Callable[[bytes], bool]) -> None:
         self.path = path
         self.events: list[bytes] = []
@@ -63,6 +61,10 @@ class _Asked:
     @property
     def num_taken(self) -> int:
         return len(self.events)
+
+    @property
+    def can_repeat(self) -> bool:
+        return not self.events  # a kept connection may have been closed meanwhile
 
     async def body(self, encoding: Encoding) -> bytes:
         return encoding.encode(self._fields)
