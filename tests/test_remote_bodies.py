@@ -57,6 +57,19 @@ def test_elements_may_be_anything_and_a_copy_grows_by_itself(encoding: Encoding)
     assert [len(decoded(one.body({}), encoding)["messages"]) for one in (grown, twin)] == [1, 2]
 
 
+@pytest.mark.parametrize("msgpack", [False, True])
+def test_what_was_said_before_is_referred_to(msgpack: bool) -> None:
+    """However it is cut: an element like an earlier one takes a few bytes, in a fork too."""
+    grown = GrowingBody("messages", Encoding(msgpack=msgpack, gzip=True))
+    element = {"role": "tool", "content": "".join(map(chr, range(32, 127))) * 3}
+    grown.extend([element])
+    one = len(grown.body({}))
+    for body in (grown.copy(), grown):
+        body.extend([element])
+        assert len(body.body({})) < one + 30
+        assert decoded(body.body({}), body.encoding)["messages"] == [element] * 2
+
+
 def test_what_was_there_is_not_written_again() -> None:
     grown = GrowingBody("prompt", Encoding(gzip=True))
     grown.extend(list(range(50_000)))

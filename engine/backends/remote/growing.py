@@ -3,8 +3,9 @@
 The body of a turn is `{fields…, "name": [elements…]}`, the array last. What comes before the elements changes from turn
 to turn (limits, in msgpack the array's length), the elements never do. Without compression the body is the three parts
 in a row. With gzip each part is a stretch of deflate blocks of its own that ends on a byte (a sync flush), which any
-decoder reads as one stream; only the checksum has to be put together, since it runs over everything: the CRC of `A B`
-is the CRC of `A`, shifted by the length of `B`, xor that of `B` (as zlib's `crc32_combine`).
+decoder reads as one stream. A stretch of elements refers back to the last of those before it, which precede it in every
+body. Only the checksum has to be put together, since it runs over everything: the CRC of `A B` is the CRC of `A`,
+shifted by the length of `B`, xor that of `B` (as zlib's `crc32_combine`).
 """
 
 import struct
@@ -15,6 +16,7 @@ from typing import Any, Final
 from engine.backends.remote.encoding import GZIP_LEVEL, Encoding
 
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, no system
+_WINDOW_BYTES: Final = 8_192  # kept to refer back to: deflate could look back further, which takes longer than it saves
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31  # bits are reflected: the highest is x^0
 
@@ -28,6 +30,7 @@ class GrowingBody:
         self._name = name
         self._count = 0
         self._grown = bytearray()  # compressed, where it is to be
+        self._window = b""  # the end of it before compression, where that is needed
         self._num_bytes = 0  # before compression
         self._crc = 0
 
@@ -40,7 +43,11 @@ class GrowingBody:
         if not elements:
             return
         new = self._written(elements)
-        self._grown += _deflated(new) if self.encoding.gzip else new
+        if self.encoding.gzip:
+            self._grown += _deflated(new, self._window)
+            self._window = (self._window + new)[-_WINDOW_BYTES:]
+        else:
+            self._grown += new
         self._count += len(elements)
         self._num_bytes += len(new)
         self._crc = zlib.crc32(new, self._crc)
@@ -77,7 +84,7 @@ class GrowingBody:
         """Another body that grows by itself from here."""
         twin = GrowingBody(self._name, self.encoding)
         twin._count, twin._num_bytes, twin._crc = self._count, self._num_bytes, self._crc
-        twin._grown = self._grown[:]
+        twin._grown, twin._window = self._grown[:], self._window
         return twin
 
 
@@ -86,8 +93,9 @@ def _head_bytes(count: int) -> int:
     return 1 if count < 16 else 3 if count < 1 << 16 else 5
 
 
-def _deflated(data: bytes) -> bytes:
-    packer = zlib.compressobj(GZIP_LEVEL, wbits=-15)
+def _deflated(data: bytes, before: bytes = b"") -> bytes:
+    """before: what precedes it in the stream."""
+    packer = zlib.compressobj(GZIP_LEVEL, wbits=-15, zdict=before)
     return packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
 
 
