@@ -98,9 +98,12 @@ class Recorded:
 
         Raises RequestError for a compaction that cannot be opened.
         """
-        items = [*earlier, *self.request.items]
+        return self.grown([*earlier, *self.request.items], sealer)
+
+    def grown(self, items: list[Item], sealer: Sealer) -> list[Item]:
+        """The same for a run that began with just these items."""
         for step in self.steps:
-            items += step.given
+            items = [*items, *step.given]
             for one in step.made:
                 item = one.item() if isinstance(one, FoldedItem) else one
                 items = open_window(item, sealer) if isinstance(item, Compaction) else [*items, item]
@@ -128,14 +131,17 @@ def past_of(chain: Sequence[Recorded], sealer: Sealer) -> Past:
     rounds: list[list[Item]] = []
     unread: list[Item] = []  # given, and no step has begun with it
     earlier: list[Item] = []
+    held: list[Item] = []  # earlier, but for what was left out
     num_tokens = 0
     for recorded in chain:
         if recorded.start.goes_on:
             unread += recorded.request.items
+            held = recorded.grown([*held, *recorded.request.items], sealer)
         else:  # everything before was given to a new sequence, together with what is new
             everything = [*earlier, *recorded.request.items]
             unread = without_oldest(everything, droppable_units(everything), recorded.start.num_cut)
             spans, rounds = [], []
+            held = recorded.grown(unread, sealer)
         num_steps = 0
         for step in recorded.steps:
             unread += step.given
@@ -145,7 +151,7 @@ def past_of(chain: Sequence[Recorded], sealer: Sealer) -> Past:
                 rounds.append(unread)
                 unread, num_steps = [], step.record.progress.num_steps
         earlier = recorded.context(earlier, sealer)
-    return Past(spans, [*rounds, unread] if unread else rounds, num_tokens)
+    return Past(spans, [*rounds, unread] if unread else rounds, num_tokens, held)
 
 
 # --- decoding ----------------------------------------------------------------------------------------------------

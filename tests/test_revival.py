@@ -263,6 +263,7 @@ def test_past_has_a_round_for_each_step() -> None:
     assert past.rounds == [[asked("hi")], [output("call_0")]]
     assert ids_of(past.spans) == ids_of(list(run.tokens.since(0)))
     assert past.num_tokens == len(run.tokens)
+    assert past.items == [asked("hi"), run.response.output[0], output("call_0"), run.response.output[1]]
 
 
 def test_past_of_a_continued_sequence_begins_with_the_earlier_run() -> None:
@@ -270,6 +271,7 @@ def test_past_of_a_continued_sequence_begins_with_the_earlier_run() -> None:
     second = JournaledRun(tools=TOOLS, input="and", goes_on=first).step(call())
     past = past_of([first.recorded(), second.recorded()], SEALER)
     assert past.rounds == [[asked("hi")], [asked("and")]]
+    assert past.items == [asked("hi"), *first.response.output, asked("and"), *second.response.output]
     assert ids_of(past.spans) == ids_of(list(second.tokens.since(0)))
 
 
@@ -286,6 +288,7 @@ def test_past_of_a_sequence_that_was_not_given_the_oldest_lacks_that() -> None:
     second = JournaledRun(input="and", num_cut=1).step(call())
     past = past_of([first.recorded(), second.recorded()], SEALER)
     assert past.rounds == [[*first.response.output, asked("and")]]
+    assert past.items == [*past.rounds[0], *second.response.output]
 
 
 def test_what_was_prepared_and_not_sampled_from_is_part_of_the_next_round() -> None:

@@ -1,10 +1,12 @@
 """base.py's promises, kept by every backend alike: fork, restart, interrupt, restore, summaries, log-probabilities.
 
 Each test runs on a scripted run (without and with a tokenizer), on the local backend over a real worker process, and
-on the raw route to a service.
+on both routes to a service.
 """
 
+import json
 import sys
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -28,6 +30,8 @@ from engine.backends.base import (
 )
 from engine.backends.local import open_local_backend
 from engine.backends.prompt import Prompt, PromptFormat
+from engine.backends.remote.chat import ChatBackend
+from engine.backends.remote.chat_sequence import ChatSequence
 from engine.backends.remote.raw import RawBackend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
@@ -35,7 +39,9 @@ from engine.backends.script_context import EstimatedContext
 from engine.backends.script_prompt import PromptContext
 from engine.items import FunctionCallOutput, Item, Message
 from engine.toolspec import Tool
-from tests.contract_server import ContractServer
+from tests.chat_route import open_chat
+from tests.contract_answers import Answer, said
+from tests.contract_server import ContractServer, Sent
 from tests.local_model import MODEL_ID, local_model
 from tests.remote_model import hashed, open_remote, speaking
 from tests.tiny import HERMES, save_format
@@ -59,7 +65,7 @@ def folder(tmp_path_factory) -> Path:
     return save_format(tmp_path_factory.mktemp("format"), HERMES)
 
 
-@pytest.fixture(params=["script", "script with a tokenizer", "local", "remote"])
+@pytest.fixture(params=["script", "script with a tokenizer", "local", "remote", "chat"])
 def opened(request, folder) -> Opener:
     form = PromptFormat.load(folder)
 
@@ -77,6 +83,9 @@ def opened(request, folder) -> Opener:
             elif request.param == "remote":
                 async with open_remote(ContractServer(speaking(hashed), models=(MODEL_ID,)), form) as remote:
                     yield remote
+            elif request.param == "chat":
+                async with open_chat(ContractServer(talking, models=(MODEL_ID,))) as chat:
+                    yield chat
             else:
                 context = EstimatedContext if request.param == "script" else partial(PromptContext, form)
                 yield ScriptBackend([parse_scenario(SCENARIO)], context)
@@ -117,7 +126,27 @@ def state(sequence: Sequence) -> tuple[object, int]:
 
 
 def past_of(sequence: Sequence, *rounds: list[Item]) -> Past:
-    return Past(list(sequence.tokens.since(0)), list(rounds), sequence.num_context_tokens)
+    items = items_of(sequence) if isinstance(sequence, ChatSequence) else []
+    return Past(list(sequence.tokens.since(0)), list(rounds), sequence.num_context_tokens, items)
+
+
+def items_of(sequence: ChatSequence) -> list[Item]:
+    """What the store would have of a context of messages, but for its instructions."""
+    items: list[Item] = []
+    for message in sequence.context.messages[1:]:
+        if message.role == "tool":
+            items.append(FunctionCallOutput(call_id=str(message.tool_call_id), output=str(message.content)))
+        elif message.content:
+            items.append(
+                Message(role="developer" if message.role == "system" else message.role, content=message.content)
+            )
+    return items
+
+
+def talking(sent: Sent) -> Answer:
+    """Six words, which depend on everything before."""
+    words = [f"{zlib.crc32(json.dumps([sent.body['messages'], n]).encode())} " for n in range(6)]
+    return Answer(deltas=said(*words), finish="length", completion_tokens=6)
 
 
 # --- fork --------------------------------------------------------------------------------------------------------
@@ -202,6 +231,8 @@ async def test_a_restored_sequence_goes_on_where_the_other_was(opened):
         sequence = backend.open_sequence(spec())
         rounds: list[list[Item]] = []
         for items in ([GO], [SUN], [BYE], [], [GO, BYE]):
+            if not items and isinstance(sequence, ChatSequence):
+                continue  # two turns of the model in a row would come back as one message
             await turn(sequence, *items)
             rounds.append(items)
             restored = backend.open_sequence(spec())
@@ -285,7 +316,7 @@ async def test_logprobs_come_with_the_text_where_there_are_any_and_never_unasked
         await give(sequence, SUN)
         *said, _ = await step(sequence, StepSpec(ToolChoice("none"), max_tokens=20, top_logprobs=2))
         tokens = [token for delta in said if isinstance(delta, TextDelta) for token in delta.logprobs]
-        if isinstance(backend, ScriptBackend | RawBackend):
+        if isinstance(backend, ScriptBackend | RawBackend | ChatBackend):
             assert text(said) and not tokens
             return
         span = list(sequence.tokens.since(seen))[-1]

@@ -84,12 +84,14 @@ class Past(msgspec.Struct, frozen=True):
 
     spans: its token log from the beginning, all segments; empty on backends that see no tokens. rounds: the items given
     before each step, one round a step, oldest first; not what replaced the context after a restart, and not summaries
-    and what asked for them. num_tokens: the length of the context, for backends that see no tokens.
+    and what asked for them. num_tokens: the length of the context, for backends that see no tokens. items: all that the
+    context holds, what the model said included, for backends whose context is made of that.
     """
 
     spans: list[Span]
     rounds: list[list[Item]]
     num_tokens: int
+    items: list[Item] = []
 
 
 # --- what comes back ---------------------------------------------------------------------------------------------

@@ -115,6 +115,11 @@ class ChatContext:
         twin.messages, twin._open_ids, twin._body = self.messages[:], self._open_ids[:], self._body.copy()
         return twin
 
+    def restore(self, items: ListOf[Item], num_tokens: int) -> None:
+        """What these items come to, in a new context. num_tokens: its length."""
+        self.messages = self._write(items).messages
+        self.num_tokens = num_tokens
+
     def restart(self) -> None:
         """An empty context, with the same instructions and tools to come."""
         self.messages, self._open_ids, self.num_tokens = [], [], 0

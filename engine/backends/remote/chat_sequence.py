@@ -180,9 +180,13 @@ class ChatSequence:
         self._num_new = 0
 
     def restore(self, past: Past) -> None:
-        """See base. What the past's model said is not in it, so nothing can be made of one."""
+        """See base. It goes on message for message; the service may have forgotten what it had computed."""
         self._expect_rest()
-        raise ValueError("a context of messages cannot be restored from tokens")
+        if self._context.messages:
+            raise ValueError("only a new context can be restored")
+        if not past.items:
+            raise ValueError("the past does not end with a step")
+        self._context.restore(past.items, past.num_tokens)
 
     def close(self) -> None:
         self.cancel_step()
