@@ -13,11 +13,13 @@ from tests.tiny import SPECIALS, make_tokenizer, save_format
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAMES = sorted(file.stem for file in TEMPLATES.glob("*.jinja"))
-_TAGS = re.compile(r"<\|[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]{3,}\]|</?(?:think|tool_call|tool_response)>|<sop>|\[gMASK\]")
+_TAGS = re.compile(
+    r"<\|[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]{3,}\]|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|<sop>|\[gMASK\]"
+)
 # Tokens that the models have and that their templates do not write.
 _MORE = ["<s>", "</s>", "<think>", "</think>", "<|constrain|>"]
 # Tokens that are no control tokens to their tokenizers.
-_ORDINARY = re.compile(r"</?(think|tool_call|tool_response)>")
+_ORDINARY = re.compile(r"</?(think|tool_call|tool_response|arg_key|arg_value)>")
 
 
 def source(name: str) -> str:

@@ -171,8 +171,10 @@ LAYERS: dict[str, str] = {
         backends/admission
         backends/ahead
         backends/arguments
+        backends/call_grammar
         backends/call_syntax
         backends/context
+        backends/custom_grammar
         backends/default_model
         backends/detokenizer
         backends/families
@@ -184,6 +186,7 @@ LAYERS: dict[str, str] = {
         backends/jobs
         backends/json_scanner
         backends/kv_cache
+        backends/lark
         backends/literals
         backends/manners
         backends/logprobs
@@ -215,6 +218,7 @@ LAYERS: dict[str, str] = {
         backends/scenario_fields
         backends/scenario_values
         backends/scheduler
+        backends/schema_faults
         backends/script_calls
         backends/script_context
         backends/script_take

@@ -498,10 +498,10 @@ def test_a_bad_schema_is_refused_by_its_place():
     bad = Tool("function", "bad", "", {"type": "strin"})
     with pytest.raises(RequestError) as caught:
         prompt(tools=[WEATHER, bad])
-    assert caught.value.param == "tools[1].parameters"
+    assert caught.value.param == "tools[1].parameters.type"
     with pytest.raises(RequestError) as caught:
         prompt(text_format={"type": "json_schema", "schema": {"type": "strin"}})
-    assert caught.value.param == "text.format.schema"
+    assert caught.value.param == "text.format.schema.type"
 
 
 @pytest.mark.parametrize(("template", "tags"), [(SMOLLM, False), (HERMES, True)])

@@ -42,7 +42,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     `reasoning` holds the tags around thoughts. `shows_tools` and `shows_calls` say whether the chat template presents
     tools, and calls with their outputs; what it does not is written into the text of ordinary turns. `is_harmony`:
-    a turn is a sequence of messages on channels (see harmony.py).
+    a turn is a sequence of messages on channels (see harmony.py). `text_stop`, `call_stop`: what the model stops at
+    behind a text and behind its calls, where it is not what its template ends a turn with.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     default_instructions: str | None = None
     max_parallel_calls: int = 16
     is_harmony: bool = False
+    text_stop: str = ""
+    call_stop: str = ""
     auto: AutoPolicy = AutoPolicy()
 
     @property
@@ -72,13 +75,20 @@ HARMONY_TAGS: Final = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|
 
 HERMES: Final = Family(name="hermes")
 QWEN_CODER: Final = Family(name="qwen-coder", calls=QWEN_CODER_CALLS)
-GLM: Final = Family(name="glm", calls=GLM_CALLS)
+GLM: Final = Family(name="glm", calls=GLM_CALLS, text_stop="<|user|>", call_stop="<|observation|>")
 LLAMA: Final = Family(name="llama", calls=LLAMA_CALLS, reasoning=None)
 MISTRAL: Final = Family(name="mistral", calls=MISTRAL_CALLS, reasoning=("[THINK]", "[/THINK]"))
 MISTRAL_ARGS: Final = Family(name="mistral-args", calls=MISTRAL_ARGS_CALLS, reasoning=("[THINK]", "[/THINK]"))
 DEEPSEEK: Final = Family(name="deepseek", calls=DEEPSEEK_CALLS)
 DEEPSEEK_FENCED: Final = Family(name="deepseek-fenced", calls=DEEPSEEK_FENCED_CALLS)
-HARMONY: Final = Family(name="harmony", calls=HARMONY_CALLS, reasoning=None, is_harmony=True)
+HARMONY: Final = Family(
+    name="harmony",
+    calls=HARMONY_CALLS,
+    reasoning=None,
+    is_harmony=True,
+    text_stop="<|return|>",
+    call_stop="<|call|>",
+)
 
 # The syntax of hermes for models whose template knows no tools, or writes calls in a way that we do not parse.
 HERMES_IN_TEXT: Final = Family(name="hermes-in-text", shows_tools=False, shows_calls=False, output_role="user")

@@ -165,7 +165,7 @@ class Guide:
             self._check()
             ids += more
             self._release()
-        if self._state is _State.HOLDING and self._matcher.is_stopped():
+        if self._state is _State.HOLDING and self._matcher.is_stopped() and not (ids and ids[-1] in self._stop_ids):
             ids.append(self._stop_ids[0])
         return ids
 

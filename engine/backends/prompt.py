@@ -194,7 +194,11 @@ class Prompt:
 
     def constraint(self, step: StepSpec) -> Constraint | None:
         """How the step's tokens are held to a syntax; None: free. Raises RequestError naming `tool_choice`."""
-        return self._tools.grammars.constraint(step, after_output=self._answers_call)
+        return self._tools.grammars.constraint(
+            step,
+            after_output=self._answers_call,
+            begins_in_thought=self._form.begins_in_thought(self._role_before),
+        )
 
     def new_parser(self, step: StepSpec) -> TextReader:
         """A parser for the step that is about to be sampled, which is to follow it: its calls are answered by order."""

@@ -86,7 +86,8 @@ class PromptFormat:
         self.end_ids = frozenset([*ends, *self.close_ids[:1]])
         self.stop_ids = stop_ids.union(ends)
         self.call_stop_id = ends[0] if ends else None  # what a turn that calls ends with
-        self.stops_in_order = tuple(sorted(self.stop_ids, key=lambda stop: stop not in ends[-1:]))  # a text's end first
+        text_stop = vocabulary.added.get(family.text_stop, ends[-1] if ends else None)
+        self.stops_in_order = tuple(sorted(self.stop_ids, key=lambda stop: stop != text_stop))  # a text's end first
         self._tool_contexts: OrderedDict[bytes, ToolContext] = OrderedDict()
         self._tells_early = begins_afresh(vocabulary.encode)
         self._frame_again = lru_cache(_MAX_FRAMES)(self._frame)

@@ -75,6 +75,16 @@ def held_parameters_of(tool: Tool) -> dict[str, Any]:
     return schema | {"additionalProperties": False} if is_open else schema
 
 
+def call_schema(label: str, tool: Tool, key: str) -> dict[str, Any]:
+    """The JSON schema of a call that is one object, whose arguments stand under `key`."""
+    return {
+        "type": "object",
+        "properties": {"name": {"const": label}, key: held_parameters_of(tool)},
+        "required": ["name", key],
+        "additionalProperties": False,
+    }
+
+
 _SHAPES: Final = {"type", "$ref", "anyOf", "oneOf", "allOf"}
 # With these the properties named at the top are not all there are.
 _OPENINGS: Final = {"additionalProperties", "patternProperties", "unevaluatedProperties", *_SHAPES} - {"type"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.backends.constraint import Constraint
 from engine.backends.families import Family
-from engine.backends.toolset import held_parameters_of
+from engine.backends.toolset import call_schema, held_parameters_of
 from engine.toolspec import Tool
 
 
@@ -44,16 +44,7 @@ def hold_to_call(tools: Mapping[str, Tool], family: Family, *, has_schemas: bool
             return Hold(grammar="", lead=lead, schema=held_parameters_of(tool), tail=closing)
         return Hold(grammar="", mode="on_trigger", lead=lead)
     if has_schemas and calls.is_json:
-        schemas = [_call_schema(label, tool, calls.arguments_key) for label, tool in tools.items()]
+        schemas = [call_schema(label, tool, calls.arguments_key) for label, tool in tools.items()]
         tail = closing.removeprefix("}")  # the schema's own
         return Hold(grammar="", lead=opening, schema={"anyOf": schemas}, tail=tail)
     return Hold(grammar="", mode="on_trigger", lead=opening + calls.before_name)
-
-
-def _call_schema(label: str, tool: Tool, key: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": label}, key: held_parameters_of(tool)},
-        "required": ["name", key],
-        "additionalProperties": False,
-    }

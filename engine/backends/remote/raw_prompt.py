@@ -44,7 +44,8 @@ class RawPrompt(Prompt):
         if step.tool_choice.mode == "required":
             tools = {label: tool for label, tool in self._labels.items() if label in labels}
             return hold_to_call(tools, self._form.family, has_schemas=self._dialect.has_schemas)
-        assert self._answer is not None
+        if self._answer is None:
+            return None  # a turn that may call or talk: a service's model decides that by itself
         if labels:
             raise RequestError(
                 "This model's service cannot hold an answer to a format while tools may be called; "
