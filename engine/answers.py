@@ -43,11 +43,26 @@ Streamable = FunctionCallOutput | CustomToolCallOutput
 
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
-    """A call and what is known of its answer: nothing, a growing text, or all of it."""
+    """A call and what is known of its answer: nothing, a growing text, or all of it.
+
+    is_hosted: the server runs it, perhaps after the client has approved it (`answer`); `output` is what came of that.
+    """
 
     call: Call
     answer: Answer | None = None
     text: str = ""
+    is_hosted: bool = False
+    output: FunctionCallOutput | None = None
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether the client is to answer it."""
+        return not self.is_hosted or isinstance(self.call, McpApprovalRequest)
+
+    @property
+    def given(self) -> Answer | None:
+        """What the model is given for it; None for now."""
+        return self.output if self.is_hosted else self.answer
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -94,33 +109,46 @@ class Answers:
         if isinstance(item, Message):
             self._own_texts.add(_digest_text(text_of(item.content)))
 
-    def called(self, call: Call) -> None:
-        """Open a call: from now on it can be answered."""
-        self.open[call_key(call)] = OpenCall(call)
+    def called(self, call: Call, *, is_hosted: bool = False) -> None:
+        """Open a call: from now on it can be answered, or its output be settled."""
+        self.open[call_key(call)] = OpenCall(call, is_hosted=is_hosted)
+
+    def settle(self, output: FunctionCallOutput) -> None:
+        """This came of a hosted call."""
+        self.open[output.call_id].output = output
 
     def unanswered(self) -> list[PendingCall]:
-        """The calls that still wait, in call order."""
-        return [_pending(key, entry.call) for key, entry in self.open.items() if entry.answer is None]
+        """The calls that still wait for the client, in call order."""
+        waiting = ((key, entry) for key, entry in self.open.items() if entry.is_clients and entry.answer is None)
+        return [_pending(key, entry.call) for key, entry in waiting]
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a hosted call runs, or is to run now that it is approved."""
+        return any(
+            entry.is_hosted and entry.output is None and not (entry.is_clients and entry.answer is None)
+            for entry in self.open.values()
+        )
 
     def foreseen(self) -> list[Answer]:
         """The outputs that are known, in call order, up to the first that is not whole; of that what there is."""
         outputs = list[Answer]()
         for key, entry in self.open.items():
-            if entry.answer is None:
+            if entry.given is None:
                 if entry.text:
                     kind = CustomToolCallOutput if isinstance(entry.call, CustomToolCall) else FunctionCallOutput
                     outputs.append(kind(call_id=key, output=entry.text))
                 break
-            outputs.append(entry.answer)
+            outputs.append(entry.given)
         return outputs
 
     def take(self) -> list[Answer]:
-        """All outputs in call order; the calls are closed. Only when none is unanswered."""
+        """All outputs in call order; the calls are closed. Only when none is unanswered or unsettled."""
         outputs = []
         for key, entry in self.open.items():
-            if entry.answer is None:
+            if entry.given is None:
                 raise ValueError(f"call {key} has no answer")
-            outputs.append(entry.answer)
+            outputs.append(entry.given)
         self.open.clear()
         return outputs
 
@@ -235,7 +263,7 @@ class Answers:
         if not key:
             raise RequestError("The output names no call.", param="call_id", code="missing_required_parameter")
         entry = self.open.get(key)
-        if entry is None:
+        if entry is None or not entry.is_clients:
             self._check_repeat(key, answer, batch)
             return
         check_type(entry.call, answer)

@@ -19,6 +19,7 @@ from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.journal import Revival, encode_start
 from engine.live import Live
+from engine.made import is_internal
 from engine.opening import Opened, restore_sequence
 from engine.recorder import Recorder
 from engine.response import Response
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 class Revived:
     """A stored run as of its last record, with all that it goes on from.
 
-    given: the context that it began with, and every item that was given to it. past: what its sequence has been
+    given: the context that it began with, and every item that its client gave it. past: what its sequence has been
     through. num_records: how many there are of it. revivals: when it was taken up, and last where that would be now
     unless its end is recorded. is_whole: no run before it has been deleted.
     """
@@ -109,12 +110,12 @@ class Archive:
         lineage: Lineage | None = None
         for recorded in chain[:-1]:
             response = self._machine(recorded, response)
-            earlier = recorded.context(earlier, self._sealer)
+            earlier = recorded.context(earlier, self._sealer, as_shown=True)
             lineage = Lineage(response.id, lineage)
         last = chain[-1]
         return Revived(
             response=self._machine(last, response),
-            given=[*earlier, *last.request.items, *(item for step in last.steps for item in step.given)],
+            given=[*earlier, *(item for item in _given(last) if not is_internal(item))],
             past=past_of(chain, self._sealer),
             num_records=len(last.steps),
             revivals=last.revivals if last.has_ended else [*last.revivals, Revival(mint_id("rev"), last.next_seq)],
@@ -173,3 +174,7 @@ def _unsealing() -> Iterator[None]:
 
 def _read(stored: Stored) -> Recorded:
     return read(stored.start, stored.steps)
+
+
+def _given(recorded: Recorded) -> list[Item]:
+    return [*recorded.request.items, *(item for step in recorded.steps for item in step.given)]

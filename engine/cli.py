@@ -73,6 +73,9 @@ def serve(
     allow_remote: Annotated[bool | None, typer.Option("--allow-remote", help="serve other machines")] = None,
     lifecycle: Annotated[str | None, typer.Option(help="lifecycle of connections that name none")] = None,
     keep_open: Annotated[bool | None, typer.Option("--keep-open", help="runs wait for the next user message")] = None,
+    tools: Annotated[
+        list[str] | None, typer.Option(help="file or module of functions that the server runs; repeatable")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="any setting, as name=value; repeatable")] = None,
     show: Annotated[bool, typer.Option("--show-settings", help="print all settings and stop")] = False,
@@ -88,6 +91,7 @@ def serve(
         "allow_remote": allow_remote,
         "lifecycle": lifecycle,
         "keep_open": keep_open,
+        "tools": tools or None,
     }
     read = partial(read_settings, config, set_ or [], flags)
     if show:

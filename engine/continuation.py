@@ -55,12 +55,13 @@ class _Check:
 
     def result(self) -> Continuation:
         """Raises RequestError when a call has no output."""
-        unanswered = [key for key in self._open if key not in self._answered]
+        unanswered = [key for key, entry in self._open.items() if entry.is_clients and key not in self._answered]
         unanswered += [key for key, answer in self._calls.items() if answer is None]
         if unanswered:
             raise RequestError(f"No tool output found for function call {unanswered[0]}.", param="input")
-        in_order = {key: self._answered[key] for key in self._open}
-        return Continuation([*in_order.values(), *self._others], in_order)
+        outputs = [self._answered.get(key) or entry.given for key, entry in self._open.items()]
+        answered = {key: self._answered[key] for key in self._open if key in self._answered}
+        return Continuation([*(output for output in outputs if output is not None), *self._others], answered)
 
     def _take_answer(self, answer: Answer) -> None:
         key = answer_key(answer)
@@ -70,7 +71,7 @@ class _Check:
             if self._is_new(key, self._calls[key], answer):
                 self._calls[key] = answer
                 self._others.append(answer)
-        elif key in self._open:
+        elif key in self._open and self._open[key].is_clients:
             check_type(self._open[key].call, answer)
             if self._is_new(key, self._answered.get(key), answer):
                 self._answered[key] = answer

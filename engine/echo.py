@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.events import ResponseObject
+from engine.hosted.mcp_definition import without_secrets
 from engine.parameters import Parameters, PlainText, PromptCacheOptions, Reasoning, Text
 from engine.toolspec import SkippedTool
 
@@ -59,6 +60,8 @@ _TOOL: Final = msgspec.json.Decoder(_Tool)
 def _tool(given: msgspec.Raw) -> msgspec.Raw:
     """The tool as it is echoed. A copy, because a Raw keeps the whole frame it came from alive."""
     tool = _TOOL.decode(given)
+    if tool.type == "mcp":
+        return msgspec.Raw(msgspec.json.encode(without_secrets(msgspec.json.decode(given, type=dict[str, Any]))))
     missing = [name for name in ("description", "parameters", "strict") if getattr(tool, name) is msgspec.UNSET]
     if tool.type != "function" or not missing:
         return given.copy()

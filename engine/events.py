@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.hosted_events import AnyHostedEvent
 from engine.item_events import ItemEvent, NumberedEvent, OutputItemAdded, OutputItemDone
-from engine.items import decode_item
+from engine.items import decode_item, wire_form
 from engine.safety.verdict import Finding
 from engine.tokens import Span
 from engine.toolspec import SkippedTool
@@ -154,6 +155,7 @@ Event = (
     | ResponseFailed
     | ResponseTokens
     | ItemEvent
+    | AnyHostedEvent
 )
 
 FinalEvent = ResponseCompleted | ResponseIncomplete | ResponseFailed
@@ -196,6 +198,6 @@ def decode_event(data: bytes | msgspec.Raw) -> Event:
         return event
     raw = _ITEM_EVENT.decode(data)
     about: Event = _KINDS[tag](
-        sequence_number=raw.sequence_number, output_index=raw.output_index, item=decode_item(raw.item)
+        sequence_number=raw.sequence_number, output_index=raw.output_index, item=wire_form(decode_item(raw.item))
     )
     return about

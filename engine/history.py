@@ -7,8 +7,8 @@ is to see it under other instructions, or without the tokens it was read as.
 
 from dataclasses import dataclass, field
 
-from engine.folded import FoldedItem
-from engine.items import Call, Item
+from engine.items import Item
+from engine.made import Made, in_context, is_internal, shown
 
 
 @dataclass(slots=True)
@@ -17,16 +17,23 @@ class Round:
 
     parent: "Round | None"
     given: list[Item]
-    made: list[FoldedItem | Call] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
 
     def items(self) -> list[Item]:
         """The whole context in order. Cost follows the history."""
+        return [item for one in self._rounds() for item in (*one.given, *_of_context(one.made))]
+
+    def shown(self) -> list[Item]:
+        """The same as clients are shown it."""
+        return [item for one in self._rounds() for item in (*_not_internal(one.given), *map(shown, one.made))]
+
+    def _rounds(self) -> list["Round"]:
         rounds: list[Round] = []
         node: Round | None = self
         while node is not None:
             rounds.append(node)
             node = node.parent
-        return [item for node in reversed(rounds) for item in (*node.given, *map(_unfolded, node.made))]
+        return rounds[::-1]
 
     def given_last(self) -> list[Item]:
         """What was given since the model has last finished something, in order."""
@@ -65,17 +72,21 @@ class Rounds:
         if self.newest is not None:
             self.newest = Round(self.newest, items)
 
-    def make(self, finished: list[FoldedItem | Call]) -> None:
+    def make(self, finished: list[Made]) -> None:
         """All that the run has finished so far."""
         if self.newest is not None:
             self.newest.made += finished[self._num_made :]
             self._num_made = len(finished)
 
-    def replace(self, window: list[Item], finished: list[FoldedItem | Call]) -> None:
+    def replace(self, window: list[Item], finished: list[Made]) -> None:
         """These items stand for everything before."""
         self.newest = Round(None, window)
         self._num_made = len(finished)
 
 
-def _unfolded(entry: FoldedItem | Call) -> Item:
-    return entry.item() if isinstance(entry, FoldedItem) else entry
+def _not_internal(items: list[Item]) -> list[Item]:
+    return [item for item in items if not is_internal(item)]
+
+
+def _of_context(made: list[Made]) -> list[Item]:
+    return [item for entry in made for item in in_context(entry)]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine.content import Part, SummaryText
-from engine.items import Item
+from engine.items import WireItem
 
 
 class NumberedEvent(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
@@ -21,12 +21,12 @@ class NumberedEvent(msgspec.Struct, frozen=True, tag_field="type", kw_only=True)
 
 class OutputItemAdded(NumberedEvent, tag="response.output_item.added", frozen=True):
     output_index: int
-    item: Item
+    item: WireItem
 
 
 class OutputItemDone(NumberedEvent, tag="response.output_item.done", frozen=True):
     output_index: int
-    item: Item
+    item: WireItem
 
 
 class ContentPartAdded(NumberedEvent, tag="response.content_part.added", frozen=True):

@@ -352,9 +352,17 @@ def item_id(item: Item) -> str | None:
     return own if own and isinstance(own, str) else None
 
 
+WireItem = Item | dict[str, Any]
+
+
+def wire_form(item: Item) -> WireItem:
+    """What encodes to the item's JSON, within whatever holds it."""
+    return item.data if isinstance(item, Hosted) else item
+
+
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode_item(item: Item) -> bytes:
     """The item's JSON."""
-    return _ENCODER.encode(item.data if isinstance(item, Hosted) else item)
+    return _ENCODER.encode(wire_form(item))

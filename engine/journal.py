@@ -15,7 +15,8 @@ import msgspec
 from engine.answers import OpenCall
 from engine.events import ErrorDetails, Event, FinalEvent, IncompleteDetails, encode_event
 from engine.folded import FoldedItem
-from engine.items import Call, Item, encode_item
+from engine.items import Item, encode_item
+from engine.made import HostedItem, Made
 from engine.progress import Progress
 from engine.response import Response
 from engine.tokens import Span, TokenLog
@@ -137,7 +138,7 @@ class Journal:
             progress=response.progress,
             num_tokens=num_context_tokens,
             given=_raw_items(self._taken),
-            made=[msgspec.Raw(_encode(one) if isinstance(one, FoldedItem) else encode_item(one)) for one in made],
+            made=list(map(_raw_made, made)),
             log=_raw_log(log[:-1] if ending else log, made),
             spans=list(tokens.since(self._num_tokens, stop)),
             open=list(response.answers.open.values()),
@@ -164,7 +165,11 @@ def _raw_items(items: Iterable[Item]) -> list[msgspec.Raw]:
     return [msgspec.Raw(encode_item(item)) for item in items]
 
 
-def _raw_log(entries: list[Event | FoldedItem], made: list[FoldedItem | Call]) -> list[msgspec.Raw]:
+def _raw_made(made: Made) -> msgspec.Raw:
+    return msgspec.Raw(_encode(made) if isinstance(made, FoldedItem | HostedItem) else encode_item(made))
+
+
+def _raw_log(entries: list[Event | FoldedItem], made: list[Made]) -> list[msgspec.Raw]:
     place = {id(one): number for number, one in enumerate(made)}
     return [
         msgspec.Raw(b"%d" % place[id(entry)] if isinstance(entry, FoldedItem) else encode_event(entry))

@@ -20,6 +20,7 @@ from engine.clock import wall_clock
 from engine.errors import RequestError, ServerError
 from engine.events import TERMINAL_TYPES, Event
 from engine.history import Lineage
+from engine.hosted.runner import Runner
 from engine.journal import Revival
 from engine.meter import Meter
 from engine.recorder import Recorder
@@ -92,7 +93,7 @@ class Live:
     __slots__ = (
         "__weakref__",
         "_cursors", "_drained", "_end_reason", "_is_closed", "_is_taken_up", "_num_holders", "_num_tokens", "_pause",
-        "_resumed", "_sequence", "_settings", "at_end", "extension", "guard", "is_draining", "is_forgotten",
+        "_resumed", "_sequence", "_settings", "at_end", "extension", "guard", "hosted", "is_draining", "is_forgotten",
         "lineage", "meter", "principal", "queue_ms", "recorder", "response", "revivals", "route_ms", "scope",
         "tokens_seen", "validate_ms", "waiting", "wants_interrupt", "withheld_from",
     )  # fmt: skip
@@ -104,6 +105,7 @@ class Live:
         self.lineage = Lineage(response.id)
         self.recorder: Recorder | None = None
         self.guard: Guard | None = None
+        self.hosted: Runner | None = None
         self.meter: Meter | None = None
         self.revivals: list[Revival] = []
         self.withheld_from: int | None = None

@@ -32,7 +32,8 @@ async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
     response = live.response
     try:
         with live.scope:
-            await _run_steps(live, prepared, settings)
+            steps = partial(_run_steps, live, prepared, settings)
+            await (steps() if live.hosted is None else live.hosted.carry(steps, live.notify, live.guard))
     except EngineError as error:
         response.fail(error, wall_clock())
     except Exception:
@@ -94,8 +95,10 @@ async def _next_step(live: Live, settings: Settings) -> Timing | None:
     if not live.response.is_open:
         return None
     wait_ms = now_ms() - paused_at
+    hosted_ms = 0.0 if live.hosted is None else await live.hosted.wait_settled()
     try:
-        return _given(live, await _extend(live), wait_ms)
+        given = _given(live, await _extend(live), wait_ms)
+        return msgspec.structs.replace(given, hosted_tools_ms=hosted_ms)
     except RequestError as error:
         # Only an early append can meet this: what fitted when it was taken no longer does after the step.
         if error.code != "context_length_exceeded":
@@ -193,6 +196,8 @@ async def _take_in(live: Live, deltas: list[Delta], given: Timing, *, is_steered
             await _end_step(live, delta, given, is_steered=is_steered)
             return True
         live.response.feed(delta)
+        if live.hosted is not None:
+            live.hosted.start_new()
     return False
 
 
@@ -202,6 +207,9 @@ async def _end_step(live: Live, end: StepEnd, given: Timing, *, is_steered: bool
         response.tokens_joined(list(live.sequence.tokens.since(live.tokens_seen, live.num_tokens_shown)))
         live.tokens_seen = live.sequence.tokens.total
     timing = await _settle(live, end.reason, end.usage, given + end.timing)
+    if live.hosted is not None:
+        live.notify()
+        timing += Timing(hosted_tools_ms=await live.hosted.wait_settled())
     response.end_step(end, timing, wall_clock(), is_steered=is_steered)
     live.record()
     live.notify()

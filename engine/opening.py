@@ -167,7 +167,7 @@ def given_items(response: Response) -> list[Item]:
     if response.round is None:
         raise NotFound(f"The input items of response '{response.id}' are not kept.", code="items_not_kept")
     own = {item_id(item) for item in response.output}
-    return [item for item in response.round.items() if item_id(item) is None or item_id(item) not in own]
+    return [item for item in response.round.shown() if item_id(item) is None or item_id(item) not in own]
 
 
 def cannot_continue(previous: Live) -> NotFound:

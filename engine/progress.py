@@ -14,7 +14,8 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run's counters, choices and marks. `usage` and `timing` are those of the step that has just ended.
 
     messages: what the client said for the next step. is_step_whole: nothing cut the newest step short. findings: what
-    policies have found in what the run was given and made.
+    policies have found in what the run was given and made. num_hosted_calls: refused ones, too; is_told_of_limit: the
+    model knows that there may be no more.
     """
 
     choice: ToolChoice
@@ -29,6 +30,8 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_timing: Timing = Timing()
     messages: list[Message] = []
     unsolicited_from: int | None = None
+    num_hosted_calls: int = 0
+    is_told_of_limit: bool = False
     findings: tuple[Finding, ...] = ()  # one for all runs in which nothing was found, as a list would not be
 
     def note(self, found: Finding) -> None:

@@ -11,6 +11,8 @@ from engine.echo import echo_of
 from engine.errors import RequestError
 from engine.events import ResponseObject
 from engine.frames import Append, Create
+from engine.hosted.base import Definition
+from engine.hosted.kinds import definitions_of, hosted_types
 from engine.items import CompactionTrigger, Item, Message, decode_items
 from engine.parameters import Input, Parameters, PlainText, Text, refuse_unsupported, unsupported
 from engine.settings import Settings
@@ -21,12 +23,18 @@ Lifecycle = Literal["append", "inject", "chain", "stateless"]
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run needs from its client. `echo` is the response object's unchanging part."""
+    """Everything a run needs from its client. `echo` is the response object's unchanging part.
+
+    hosted: of its tools those that the server runs; they may hold secrets, so they are gone when the run starts, when
+    `tools` has what they offer.
+    """
 
     items: list[Item]
     tools: list[Tool]
     tool_choice: ToolChoice
     echo: ResponseObject
+    hosted: list[Definition] = []
+    include: frozenset[str] = frozenset()
     text_format: dict[str, Any] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -131,11 +139,15 @@ def _read(asked: Parameters, default_model: str, settings: Settings, *, generate
     generate = generate and not asked.is_prewarm
     items = _items(asked, settings, generate=generate)
     tools, skipped = _tools(asked, settings)
+    hosted = definitions_of(asked.tools or [], settings)
     return RunRequest(
         items=items,
         tools=tools,
-        tool_choice=decode_tool_choice(asked.tool_choice, tools),
+        # What hosted tools there are to choose is known only when they are opened (hosting.py).
+        tool_choice=ToolChoice() if hosted else decode_tool_choice(asked.tool_choice, tools),
         echo=echo_of(asked, default_model=default_model, skipped=skipped),
+        hosted=hosted,
+        include=frozenset(asked.include or ()) if hosted else frozenset(),
         text_format=_text_format(asked.text),
         temperature=asked.temperature,
         top_p=asked.top_p,
@@ -164,7 +176,9 @@ def _tools(asked: Parameters, settings: Settings) -> tuple[list[Tool], list[Skip
     raw_tools = asked.tools or []
     if len(raw_tools) > settings.max_tools:
         raise _too_many_tools(settings)
-    tools, skipped = decode_tools(raw_tools, refuse_unknown=not settings.skip_unknown_tools)
+    tools, skipped = decode_tools(
+        raw_tools, refuse_unknown=not settings.skip_unknown_tools, hosted=hosted_types(settings)
+    )
     if len(tools) > settings.max_tools:  # a namespace holds several
         raise _too_many_tools(settings)
     return tools, skipped

@@ -44,11 +44,12 @@ from engine.events import (
     ResponseObject,
     ResponseTokens,
 )
-from engine.folded import FoldedItem
 from engine.history import Round, Rounds
+from engine.hosted_calls import HostedCalls
 from engine.item_style import style_of
-from engine.items import Answer, Call, Compaction, Item, ItemStatus
+from engine.items import Answer, Compaction, Item, ItemStatus
 from engine.log import EventLog
+from engine.made import Made
 from engine.progress import Progress
 from engine.request import RunRequest
 from engine.resolving import open_window, seal_window
@@ -89,6 +90,8 @@ class Response:
         self.log = EventLog(settings.max_log_events)
         self._answers = Answers(settings.max_streamed_output_chars, before.answers if before else None)
         self._writer = ItemWriter(self.log, mint_id, self._answers.made, style_of(request, sealer))
+        limit = min(request.echo.max_tool_calls or settings.max_hosted_calls, settings.max_hosted_calls)
+        self.hosted = HostedCalls(request.tools, self._writer.hosted, self._answers, limit)
         is_kept = keeps_items or request.keeps_items
         self._rounds = Rounds(before.round if before else None, request.items, is_kept=is_kept)
         self._created_at = int(now)
@@ -154,7 +157,8 @@ class Response:
         """
         limit = self.request.echo.max_output_tokens
         max_tokens = None if limit is None else max(limit - self.num_sampled, 0)
-        return StepSpec(self.progress.choice, max_tokens, top_logprobs=self.request.top_logprobs)
+        choice = self.hosted.choice(self.progress.choice, self.progress)
+        return StepSpec(choice, max_tokens, top_logprobs=self.request.top_logprobs)
 
     def snapshot(self) -> ResponseObject:
         """The response object as of now, the final one when the run is over."""
@@ -186,16 +190,36 @@ class Response:
             case ReasoningDelta(text):
                 self._writer.reasoning(text)
             case CallStart():
-                self._writer.start_call(delta)
-                self.progress.called()
+                self._start_call(delta)
             case CallDelta(text):
                 self._writer.call_text(text)
             case CallEnd():
-                self._answers.called(self._writer.end_call())
+                self._end_call()
             case StepEnd():
                 raise ValueError("a step ends by end_step")
             case _:
                 assert_never(delta)
+
+    def _start_call(self, start: CallStart) -> None:
+        tool = self.hosted.tool_of(start)
+        if tool is None:
+            self._writer.start_call(start)
+        elif tool.needs_approval:
+            self._writer.start_call(CallStart("mcp_approval_request", tool.name, server_label=tool.namespace))
+        else:
+            self._writer.start_hosted_call(tool)
+        self.progress.called()
+
+    def _end_call(self) -> None:
+        if self._writer.hosted.is_in_call:
+            self.hosted.end_call(self.progress)
+        else:
+            call = self._writer.end_call()
+            self._answers.called(call, is_hosted=self.hosted.is_to_be_approved(call))
+
+    def begin_approved(self) -> None:
+        """Announce the hosted calls that the client has approved since."""
+        self.hosted.begin_approved(self.progress)
 
     def start_compaction(self) -> None:
         """The context is being made shorter."""
@@ -231,6 +255,8 @@ class Response:
         self.progress.step_ended(end.usage, timing, is_whole=end.reason != "content_filter")
         if end.reason != "stop":
             self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
+        elif self.hosted.gives_up(self.progress):
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails("max_tool_calls"))
         elif self._answers.open or self.progress.messages:
             if self._answers.unanswered():
                 self._stop_for_calls(now)
@@ -260,7 +286,10 @@ class Response:
 
     def peek_new_items(self, batch: Batch) -> list[Item]:
         """What `take_new_items` would give after `batch`, as far as it has arrived."""
-        outputs = [batch.answers.get(key) or entry.answer for key, entry in self._answers.open.items()]
+        outputs = [
+            entry.given or (None if entry.is_hosted else batch.answers.get(key))
+            for key, entry in self._answers.open.items()
+        ]
         return [*(output for output in outputs if output is not None), *self.progress.messages, *batch.messages]
 
     def end(self, reason: Reason, now: float) -> None:
@@ -331,11 +360,11 @@ class Response:
     # --- the journal's side ---
 
     @property
-    def made(self) -> list[FoldedItem | Call]:
+    def made(self) -> list[Made]:
         """The finished items as they are kept."""
         return self._writer.finished
 
-    def restore_round(self, given: list[Item], made: list[FoldedItem | Call]) -> None:
+    def restore_round(self, given: list[Item], made: list[Made]) -> None:
         """Have been given these items, if any, and have made those; log and progress are restored by themselves."""
         if given:
             self._rounds.give(given)
@@ -368,6 +397,7 @@ class Response:
 
     def _close_item(self, status: ItemStatus, *, is_final: bool = False) -> None:
         self._writer.close(status, is_final=is_final)
+        self._writer.hosted.close()
         self.progress.is_step_whole = False
         self._rounds.make(self._writer.finished)
 

@@ -13,7 +13,7 @@ from engine.events import (
     ResponseIncomplete,
     ResponseObject,
 )
-from engine.items import Item
+from engine.items import Item, wire_form
 from engine.progress import Progress
 from engine.status import Status
 
@@ -39,7 +39,7 @@ def object_of(
         id=response_id,
         created_at=created_at,
         status="in_progress" if so_far.status.is_open else so_far.status.value,
-        output=output,
+        output=list(map(wire_form, output)),
         usage=so_far.usage,
         run_usage=so_far.run_usage if so_far.num_steps or so_far.usage else msgspec.UNSET,
         timing=so_far.timing,

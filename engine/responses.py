@@ -17,6 +17,8 @@ from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
 from engine.errors import NotFound, RequestError
+from engine.hosted.toolbox import Toolbox
+from engine.hosting import Hosting, begin_hosting, has_approvals, open_hosting, reopen_hosting
 from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.ledger import Ledger
@@ -65,11 +67,13 @@ class Responses:
         store: Store | None = None,
         ledger: Ledger | None = None,
         lookout: Lookout | None = None,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self.backend = backend
         self.conversations = Conversations(store, sealer) if store is not None else None
         self.sealer = sealer
         self._lookout = lookout
+        self._toolbox = toolbox
         self._settings = settings
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
         self._taking_up = trio.Lock()
@@ -97,21 +101,23 @@ class Responses:
         self._till.check(principal)
         request, route, route_ms = self._route(request.with_trigger())
         self._admit(principal, route)
-        request = await self._resolved(request, principal)
+        request, hosting = await self._resolved(request, principal, before)
         if request.conversation_id is None:
-            live = await self._create(request, route, principal, before)
+            live = await self._create(request, route, principal, before, hosting)
         else:
-            live = await self._create_in(request.conversation_id, request, route, principal)
+            live = await self._create_in(request.conversation_id, request, route, principal, hosting)
         live.route_ms = route_ms
         return live
 
-    async def _create_in(self, conversation_id: str, request: RunRequest, route: Route, principal: str) -> Live:
+    async def _create_in(
+        self, conversation_id: str, request: RunRequest, route: Route, principal: str, hosting: Hosting
+    ) -> Live:
         """A run that is given a conversation, which grows by the run when that is over."""
         if self.conversations is None:
             raise unsupported("conversation")
         newest_id = await self.conversations.enter(conversation_id, principal)
         try:
-            live = await self._go_on_in(conversation_id, newest_id, request, route, principal)
+            live = await self._go_on_in(conversation_id, newest_id, request, route, principal, hosting)
         except BaseException:
             self.conversations.leave(conversation_id)
             raise
@@ -119,7 +125,13 @@ class Responses:
         return live
 
     async def _go_on_in(
-        self, conversation_id: str, newest_id: str | None, request: RunRequest, route: Route, principal: str
+        self,
+        conversation_id: str,
+        newest_id: str | None,
+        request: RunRequest,
+        route: Route,
+        principal: str,
+        hosting: Hosting,
     ) -> Live:
         """A run that goes on from the conversation's newest or, when that is not to be had, is given all items."""
         assert self.conversations is not None
@@ -128,13 +140,15 @@ class Responses:
             with suppress(RequestError):  # deleted
                 before = await self.before(newest_id, principal)
         if before is not None:
-            return await self._create(request, route, principal, before)
+            return await self._create(request, route, principal, before, hosting)
         earlier = await self.conversations.items(conversation_id, principal)
         whole = msgspec.structs.replace(request, items=[*earlier, *request.items])
         with telling_own_input(len(earlier)):
-            return await self._create(whole, route, principal, None)
+            return await self._create(whole, route, principal, None, hosting)
 
-    async def _create(self, request: RunRequest, route: Route, principal: str, before: Before | None) -> Live:
+    async def _create(
+        self, request: RunRequest, route: Route, principal: str, before: Before | None, hosting: Hosting
+    ) -> Live:
         request = self._with_store(request, before)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
@@ -168,7 +182,7 @@ class Responses:
             keeps_items=self._lookout is not None and self._lookout.sees_history,
         )
         response.answers.answered(checked.answered)
-        live = self._start(response, principal, opened, extension, looked)
+        live = self._start(response, principal, opened, extension, looked, hosting)
         live.meter = meter
         if before is not None:
             live.lineage = before.followed_by(response_id)
@@ -177,7 +191,7 @@ class Responses:
     async def count_input(self, request: RunRequest, principal: str, before: Before | None = None) -> int:
         """The input tokens of such a run's first step. Raises RequestError as `create` does."""
         request, _, _ = self._route(request)
-        request = await self._resolved(request, principal)
+        request, _ = await self._resolved(request, principal, before)
         earlier: list[Item] = []
         if request.conversation_id is not None:
             if self.conversations is None:
@@ -193,7 +207,7 @@ class Responses:
         self.runs.admit(principal)
         self._till.check(principal)
         request, _, _ = self._route(request)
-        request = await self._resolved(request, principal)
+        request, _ = await self._resolved(request, principal, before)
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         looked = await look_at_start(self._lookout, request, given, before)
@@ -218,10 +232,11 @@ class Responses:
         checked = check_input(request.items, before.response.answers if before else None)
         return replace(checked, items=open_given(checked.items, request.items, self.sealer))
 
-    async def _resolved(self, request: RunRequest, principal: str) -> RunRequest:
-        """The request with the items that it names. Raises NotFound."""
+    async def _resolved(self, request: RunRequest, principal: str, before: Before | None) -> tuple[RunRequest, Hosting]:
+        """The request with the items that it names, and with what its hosted tools offer. Raises RequestError."""
         items = await resolve(request.items, partial(self.read, principal=principal))
-        return msgspec.structs.replace(request, items=items)
+        request = msgspec.structs.replace(request, items=items)
+        return await open_hosting(self._toolbox, request, before)
 
     async def vet(self, items: list[Item]) -> bool:
         """Look at what a run is to go on with later. False when there is nobody to look.
@@ -268,7 +283,13 @@ class Responses:
         return msgspec.structs.replace(request, echo=msgspec.structs.replace(echo, store=is_stored))
 
     def _start(
-        self, response: Response, principal: str, opened: Opened, extension: Extension, looked: Looked | None
+        self,
+        response: Response,
+        principal: str,
+        opened: Opened,
+        extension: Extension,
+        looked: Looked | None,
+        hosting: Hosting,
     ) -> Live:
         archive = self._archive if response.is_stored else None
         if archive is not None:
@@ -280,6 +301,7 @@ class Responses:
         response.start()
         if archive is not None:
             archive.record(live)
+        begin_hosting(self._toolbox, live, hosting)
         self.runs.carry_soon(live, loop.times_of(extension))
         return live
 
@@ -340,8 +362,10 @@ class Responses:
                     live.drain()
                 return live
             self.runs.admit(principal)
+            hosting = await reopen_hosting(self._toolbox, live.response)
             if not self._archive.take_up(live, revived):
                 raise _not_found(response_id)
+            begin_hosting(self._toolbox, live, hosting)
             live.guard = open_guard(self._lookout, live.response)
             live.meter = self._till.meter_again(live.response, principal, live.sequence, next_segment)
             self.runs.carry_soon(live, None)
@@ -416,8 +440,11 @@ class Responses:
             live.postpone(self._settings.pause_ttl_s)
         if live.guard is not None and looked is not None:
             live.guard.took(looked)
-        if response.commit(batch, choice):
-            live.extension = extension
+        goes_on = response.commit(batch, choice)
+        if live.hosted is not None and has_approvals(batch):
+            live.hosted.approvals_came()
+        if goes_on:
+            live.extension = None if response.answers.is_unsettled else extension
             live.resume()
         elif batch.answers or batch.parts:
             live.stir()

@@ -16,6 +16,7 @@ from engine.events import Event, decode_event
 from engine.folded import FoldedItem
 from engine.items import Call, Compaction, Item, decode_item, type_of
 from engine.journal import FORMAT, Revival, StartRecord, StepRecord
+from engine.made import HostedItem, Made, in_context, is_internal, shown
 from engine.request import RunRequest
 from engine.resolving import open_window
 from engine.response import NUM_OPENING, Response
@@ -30,7 +31,7 @@ from engine.writer import MintId
 class _Step:
     record: StepRecord
     given: list[Item]
-    made: list[FoldedItem | Call]
+    made: list[Made]
     log: list[Event | FoldedItem]
 
 
@@ -93,20 +94,21 @@ class Recorded:
             response.fail(ServerError("The server stopped before the response's first step had ended."), now)
         return response
 
-    def context(self, earlier: Sequence[Item], sealer: Sealer) -> list[Item]:
+    def context(self, earlier: Sequence[Item], sealer: Sealer, *, as_shown: bool = False) -> list[Item]:
         """All that a model has to be given to go on from here. earlier: the same of the run that this one goes on from.
 
-        Raises RequestError for a compaction that cannot be opened.
+        as_shown: as a client knows it instead. Raises RequestError for a compaction that cannot be opened.
         """
-        return self.grown([*earlier, *self.request.items], sealer)
+        items = self.grown([*earlier, *self.request.items], sealer, as_shown=as_shown)
+        return [item for item in items if not is_internal(item)] if as_shown else items
 
-    def grown(self, items: list[Item], sealer: Sealer) -> list[Item]:
+    def grown(self, items: list[Item], sealer: Sealer, *, as_shown: bool = False) -> list[Item]:
         """The same for a run that began with just these items."""
         for step in self.steps:
             items = [*items, *step.given]
             for one in step.made:
-                item = one.item() if isinstance(one, FoldedItem) else one
-                items = open_window(item, sealer) if isinstance(item, Compaction) else [*items, item]
+                for item in [shown(one)] if as_shown else in_context(one):
+                    items = open_window(item, sealer) if isinstance(item, Compaction) else [*items, item]
         return items
 
 
@@ -164,6 +166,7 @@ _REQUEST: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     one.name: msgspec.json.Decoder(one.type) for one in msgspec.structs.fields(RunRequest) if one.name != "items"
 }
 _FOLDED: Final = msgspec.json.Decoder(FoldedItem)
+_HOSTED: Final = msgspec.json.Decoder(HostedItem)
 
 
 class _Verbatim(msgspec.Struct):
@@ -201,16 +204,18 @@ def _step(record: StepRecord) -> _Step:
     return _Step(record, list(map(decode_item, record.given)), made, [_entry(raw, made) for raw in record.log])
 
 
-def _made(raw: msgspec.Raw) -> FoldedItem | Call:
+def _made(raw: msgspec.Raw) -> Made:
     if bytes(raw).startswith(b'{"type":"folded"'):
         return _FOLDED.decode(raw)
+    if bytes(raw).startswith(b'{"type":"hosted"'):
+        return _HOSTED.decode(raw)
     item = decode_item(raw)
     if not isinstance(item, Call):
         raise ValueError(f"no model makes an item of type {type_of(item)} that does not stream")
     return item
 
 
-def _entry(raw: msgspec.Raw, made: list[FoldedItem | Call]) -> Event | FoldedItem:
+def _entry(raw: msgspec.Raw, made: list[Made]) -> Event | FoldedItem:
     if bytes(raw).startswith(b"{"):
         return decode_event(raw)
     entry = made[int(bytes(raw))]

@@ -173,6 +173,14 @@ class Settings(BaseSettings):
     max_fetch_bytes: Bytes = Field(5 << 20, description="one page, unpacked")
     max_fetch_redirects: Count = Field(5, description="redirects of one page, each judged as the first URL was")
 
+    # what it runs itself
+    tools: list[str] = Field([], description="Python modules or files with functions that responses may have called")
+    offer_tools: bool = Field(False, description="true: the functions of `tools` are offered without being asked for")
+    hosted_timeout_s: Seconds = Field(60, description="one call of a hosted tool; then it has failed")
+    max_hosted_calls: Count = Field(128, description="calls of hosted tools in one response, whatever it asks for")
+    max_hosted_at_once: Count = Field(64, description="calls of hosted tools that run at a time; more wait")
+    max_hosted_output_chars: Count = Field(100_000, description="what a hosted call tells the model; the rest is cut")
+
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
     idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")

@@ -1,9 +1,9 @@
 """Calls the function behind a tool, of whatever kind it is, and makes what it gives an output."""
 
-import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, Protocol
 
 import pydantic_core
@@ -42,20 +42,25 @@ def no_piece(piece: str) -> None:
 
 
 async def call_function(
-    function: ToolFunction, args: Sequence[Any], keywords: Mapping[str, Any], on_piece: OnPiece
+    function: ToolFunction,
+    args: Sequence[Any],
+    keywords: Mapping[str, Any],
+    on_piece: OnPiece,
+    threads: trio.CapacityLimiter | None = None,
 ) -> Content:
     """The whole output; pieces of a generator also go to `on_piece` as they come.
 
-    Sync functions run in a thread, which is abandoned when the call is cancelled. Raises whatever the function raises.
+    Sync functions run in a thread, which is abandoned when the call is cancelled. threads: how many of those there may
+    be; None: as many as trio has for everything. Raises whatever the function raises.
     """
     if inspect.isasyncgenfunction(function):
         return await _join_async(function(*args, **keywords), on_piece)
     if inspect.isgeneratorfunction(function):
-        return await _join_threaded(function(*args, **keywords), on_piece)
+        return await _join_threaded(function(*args, **keywords), on_piece, threads)
     if inspect.iscoroutinefunction(function):
         return output_content(await function(*args, **keywords))
-    bound = functools.partial(function, *args, **keywords)
-    return output_content(await trio.to_thread.run_sync(bound, abandon_on_cancel=True))
+    bound = partial(function, *args, **keywords)
+    return output_content(await trio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=threads))
 
 
 def output_content(value: Any) -> Content:
@@ -78,10 +83,11 @@ async def _join_async(pieces: AsyncIterator[Any], on_piece: OnPiece) -> str:
     return "".join(whole)
 
 
-async def _join_threaded(pieces: Iterator[Any], on_piece: OnPiece) -> str:
+async def _join_threaded(pieces: Iterator[Any], on_piece: OnPiece, threads: trio.CapacityLimiter | None) -> str:
     whole: list[str] = []
     end = object()
-    while (piece := await trio.to_thread.run_sync(next, pieces, end, abandon_on_cancel=True)) is not end:
+    following = partial(trio.to_thread.run_sync, next, pieces, end, abandon_on_cancel=True, limiter=threads)
+    while (piece := await following()) is not end:
         _add(piece, whole, on_piece)
     return "".join(whole)
 

@@ -1,5 +1,6 @@
 """Tools from a Python file: what it lists in `tools`, else every public function it defines, as such or as a tool."""
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -17,15 +18,29 @@ class ToolFileError(Exception):
 
 def load_tools(path: Path) -> list[FunctionTool | CustomTool]:
     """The tools of a file, in the order it lists or defines them. Runs the file. Raises ToolFileError."""
-    module = _load(path)
+    return _tools_of(_load(path), str(path))
+
+
+def load_named(name: str) -> list[FunctionTool | CustomTool]:
+    """The tools of a file (`tools.py`) or of an installed module (`company.tools`). Raises ToolFileError."""
+    if name.endswith(".py"):
+        return load_tools(Path(name))
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise ToolFileError(f"{name}: {type(error).__name__}: {error}") from error
+    return _tools_of(module, name)
+
+
+def _tools_of(module: ModuleType, source: str) -> list[FunctionTool | CustomTool]:
     listed = getattr(module, "tools", None)
     functions = listed if listed is not None else _public_functions(module)
     try:
         tools = [as_tool(function) for function in functions]
     except (TypeError, NameError, AttributeError) as error:
-        raise ToolFileError(f"{path}: {error}") from error
+        raise ToolFileError(f"{source}: {error}") from error
     if not tools:
-        raise ToolFileError(f"{path} defines no public function")
+        raise ToolFileError(f"{source} defines no public function")
     return tools
 
 

@@ -16,9 +16,10 @@ ToolKind = Literal["function", "custom", "local_shell", "shell", "apply_patch", 
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A client tool. `parameters` is the JSON schema of its arguments; None for a custom tool (free text).
+    """A tool that the model may call. `parameters` is the JSON schema of its arguments; None: free text (custom).
 
     `grammar` holds a custom tool's `format` of type grammar ({"syntax": "lark" | "regex", "definition": ...}).
+    hosted: the type of the items that its calls become, of one that the server runs itself; None for a client's.
     """
 
     kind: ToolKind
@@ -28,6 +29,8 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     namespace: str | None = None
     grammar: dict[str, Any] | None = None
+    hosted: str | None = None
+    needs_approval: bool = False
 
 
 class SkippedTool(msgspec.Struct, frozen=True):
@@ -92,8 +95,13 @@ def kind_of(type_: str) -> ToolKind | None:
     return _KINDS.get(type_)
 
 
-def decode_tools(raws: list[msgspec.Raw], *, refuse_unknown: bool = False) -> tuple[list[Tool], list[SkippedTool]]:
-    """The client tools of a request and what was skipped. Raises RequestError naming `tools[i]…`."""
+def decode_tools(
+    raws: list[msgspec.Raw], *, refuse_unknown: bool = False, hosted: frozenset[str] = frozenset()
+) -> tuple[list[Tool], list[SkippedTool]]:
+    """The client tools of a request and what was skipped. Raises RequestError naming `tools[i]…`.
+
+    hosted: types that the server runs itself, which are nobody's business here.
+    """
     tools: list[Tool] = []
     skipped: list[SkippedTool] = []
     for index, raw in enumerate(raws):
@@ -102,12 +110,14 @@ def decode_tools(raws: list[msgspec.Raw], *, refuse_unknown: bool = False) -> tu
         except RequestError as error:
             raise error.at(f"tools[{index}]") from error
         if isinstance(found, str):
+            if found in hosted:
+                continue
             if refuse_unknown:
                 raise RequestError(f"Tool type '{found}' is not supported.", param=f"tools[{index}].type")
             skipped.append(SkippedTool(index, found, "not supported by this server"))
         else:
             tools += found
-    _refuse_duplicates(tools)
+    refuse_duplicates(tools)
     return tools, skipped
 
 
@@ -165,7 +175,8 @@ def _name(definition: _Definition) -> str:
     return definition.name
 
 
-def _refuse_duplicates(tools: list[Tool]) -> None:
+def refuse_duplicates(tools: list[Tool]) -> None:
+    """Raises RequestError when the model could not tell two tools apart."""
     seen: set[tuple[str | None, str]] = set()
     for tool in tools:
         if (tool.namespace, tool.name) in seen:

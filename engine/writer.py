@@ -1,6 +1,8 @@
 """Writes the items a model makes into a run's log, as their events come.
 
 One item streams at a time; whatever starts next closes it. Finished items are kept folded, by the log and for `output`.
+The items of hosted calls are announced when the model begins to call and finished when the tool has run: any number of
+them may be under way beside the item that streams (hosted_writer.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,15 +13,18 @@ import msgspec
 from engine.backends.base import CallStart
 from engine.calls import PREFIXES, build_call
 from engine.content import TokenLogprob
-from engine.folded import FoldedItem, fold_item
+from engine.folded import fold_item
+from engine.hosted_writer import HostedWriter
 from engine.item_style import ItemStyle
 from engine.items import Call, Item, ItemStatus
 from engine.log import EventLog
+from engine.made import Made, shown
 from engine.scaffold import Scaffold
 from engine.scaffold_call import CustomToolCallScaffold, FunctionCallScaffold, call_events
 from engine.scaffold_compaction import CompactionScaffold
 from engine.scaffold_message import MessageScaffold, RatedMessageScaffold
 from engine.scaffold_reasoning import ReasoningScaffold, SummaryScaffold
+from engine.toolspec import Tool
 
 MintId = Callable[[str], str]
 _PLAIN: Final = ItemStyle()
@@ -42,7 +47,7 @@ class ItemWriter:
     def __init__(
         self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None], style: ItemStyle = _PLAIN
     ) -> None:
-        self.finished: list[FoldedItem | Call] = []
+        self.finished: list[Made] = []
         self._log = log
         self._mint_id = mint_id
         self._on_item = on_item
@@ -50,16 +55,17 @@ class ItemWriter:
         self._streaming: _Streaming | None = None
         self._call: CallStart | None = None
         self._call_text: list[str] = []
+        self.hosted = HostedWriter(self.finished, log, mint_id, on_item)
 
     @property
     def output(self) -> list[Item]:
         """The finished items."""
-        return [entry.item() if isinstance(entry, FoldedItem) else entry for entry in self.finished]
+        return list(map(shown, self.finished))
 
     @property
     def is_in_call(self) -> bool:
         """Whether a call has begun and not ended."""
-        return self._call is not None
+        return self._call is not None or self.hosted.is_in_call
 
     # --- what the model says ---
 
@@ -99,8 +105,17 @@ class ItemWriter:
             lambda index, item_id: kind(index, item_id, self._mint_id("call"), start.name, namespace),
         )
 
+    def start_hosted_call(self, tool: Tool) -> None:
+        """A call begins that the server is to run."""
+        self._expect_no_call()
+        self.close("completed")
+        self.hosted.start_call(tool)
+
     def call_text(self, text: str) -> None:
         """A piece of the call's arguments or input."""
+        if self.hosted.is_in_call:
+            self.hosted.call_text(text)
+            return
         if self._call is None:
             raise ValueError("no call has started")
         if self._streaming is None:
@@ -157,22 +172,22 @@ class ItemWriter:
         self._on_item(item)
         return item
 
-    def restore(self, entry: FoldedItem | Call) -> Item:
+    def restore(self, entry: Made) -> Item:
         """Have finished this item; the log gets its events otherwise."""
         self.finished.append(entry)
-        item = entry.item() if isinstance(entry, FoldedItem) else entry
+        item = shown(entry)
         self._on_item(item)
         return item
 
     def _expect_no_call(self) -> None:
-        if self._call is not None:
-            raise ValueError(f"a {self._call.type} has not ended")
+        if self._call is not None or self.hosted.is_in_call:
+            raise ValueError("a call has not ended")
 
     def _open(self, prefix: str, make: Callable[[int, str], Scaffold]) -> _Streaming:
         """Announce an item, behind the one that streams."""
         if self._streaming is not None:
             self.close("completed")
-        scaffold = make(len(self.finished), self._mint_id(prefix))
+        scaffold = make(self.hosted.next_index, self._mint_id(prefix))
         streaming = self._streaming = _Streaming(scaffold, self._log.next)
         for event in scaffold.head(self._log.next):
             self._log.append(event)
@@ -186,7 +201,7 @@ class ItemWriter:
         """Log a call of a kind whose item comes at once."""
         item_id, call_id = self._mint_id(PREFIXES[start.type]), self._mint_id("call")
         call = build_call(start, "".join(self._call_text), item_id=item_id, call_id=call_id)
-        for event in call_events(call, len(self.finished), self._log.next):
+        for event in call_events(call, self.hosted.next_index, self._log.next):
             self._log.append(event)
         self.finished.append(call)
         self._on_item(call)

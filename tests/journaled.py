@@ -92,11 +92,14 @@ class JournaledRun(Run):
 
 def state_of(response: Response) -> Any:
     """All that a response is, but for the form in which its log keeps things and the watching above."""
-    held = {name: value for name, value in vars(response).items() if name not in ("log", "_writer", "request")}
+    others = ("log", "_writer", "request", "hosted")
+    held = {name: value for name, value in vars(response).items() if name not in others}
     log, writer = response.log, response._writer
+    hosted = [response.hosted._tools, response.hosted._to_run, writer.hosted.under_way]
     readable = [encode_event(log.read(seq)) for seq in range(log.oldest, log.next)]
     asked = msgspec.json.encode(response.request)
-    return frozen([asked, held, writer.finished, writer._streaming, writer._call, log.oldest, log.next, readable])
+    writing = [writer.finished, writer._streaming, writer._call]
+    return frozen([asked, held, hosted, writing, log.oldest, log.next, readable])
 
 
 def ids_of(spans: list[Span]) -> list[tuple[bool, int]]:

@@ -12,6 +12,7 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from engine.backends.base import Backend
 from engine.backends.scenario import parse_scenario
 from engine.backends.script import ScriptBackend
+from engine.hosted.base import Host
 from engine.ledger import Ledger
 from engine.safety.configured import make_lookout
 from engine.safety.judge import Judge
@@ -116,19 +117,20 @@ async def open_served(
     key: bytes = bytes(KEY_BYTES),
     ledger: Ledger | None = None,
     judges: Mapping[str, Judge] | None = None,
+    hosts: Mapping[str, Host] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server that plays `scenario`, in this process, without sockets; lifecycle append unless told otherwise.
 
     store: where it keeps what is stored, so that another one may find it; without it, nothing is. key: what it seals
-    with then. judges: of the models that its policies ask for.
+    with then. judges: of the models that its policies ask for. hosts: of its own tools, by their types.
     """
     backend = backend or ScriptBackend([parse_scenario(scenario)])
     settings.setdefault("lifecycle", "append")
     chosen = Settings(**settings)
     lookout = make_lookout(chosen, compile_policies(chosen.policies), judges or {})
     async with (
-        open_app(backend, chosen, key if store is not None else None, store, ledger, lookout) as app,
+        open_app(backend, chosen, key if store is not None else None, store, ledger, lookout, hosts) as app,
         trio.open_nursery() as nursery,
     ):
         yield Served(app, nursery)

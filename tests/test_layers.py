@@ -65,7 +65,6 @@ LAYERS: dict[str, str] = {
         compare/target
         compare/tls
         compare/work
-        customtool
         server
         server/access
         server/app
@@ -93,14 +92,12 @@ LAYERS: dict[str, str] = {
         server/wire
         timeline
         timeline_view
-        toolcall
-        toolfile
-        toolschema
     """,
     "responses": """
         archive
         compacting
         conversations
+        hosting
         opening
         references
         responses
@@ -147,9 +144,15 @@ LAYERS: dict[str, str] = {
         backends/worker
         backends/worker_link
         database
+        customtool
         group_commit
+        hosted/configured
+        hosted/fake
         hosted/fetch
+        hosted/functions
         hosted/guarded
+        hosted/runner
+        hosted/toolbox
         ledger_database
         ledger_fake
         ledger_journal
@@ -165,6 +168,9 @@ LAYERS: dict[str, str] = {
         sqlite_store
         store_fake
         store_reader
+        toolcall
+        toolfile
+        toolschema
     """,
     "pure machines": """
         answers
@@ -239,10 +245,17 @@ LAYERS: dict[str, str] = {
         frames
         history
         hosted/addresses
+        hosted/base
+        hosted/kinds
+        hosted/mcp_definition
+        hosted/shapes
+        hosted_calls
+        hosted_writer
         item_style
         journal
         listing
         log
+        made
         outgoing
         parameters
         progress
@@ -287,6 +300,7 @@ LAYERS: dict[str, str] = {
         errors
         events
         hosted
+        hosted_events
         item_events
         ids
         items

@@ -21,9 +21,11 @@ from engine.backends.base import Backend
 from engine.backends.router import Router
 from engine.commands.backend import choose_backend
 from engine.errors import BackendError, EngineError
+from engine.hosted.configured import open_hosts
 from engine.safety.configured import open_lookout
 from engine.server.app import serve
 from engine.settings import ModelDefaults, ModelSettings, Settings, load
+from engine.toolfile import ToolFileError
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +124,10 @@ def serve_command(settings: Settings, read_again: Callable[[], Settings] | None 
                 on_ready=announcer.ready,
                 on_hangup=on_hangup,
                 open_lookout=open_lookout(settings, stages.report),
+                open_hosts=open_hosts(settings),
             )
         )
-    except* (EngineError, ValueError) as group:
+    except* (EngineError, ValueError, ToolFileError) as group:
         raise UsageError(str(_leaf(group))) from group
     except* OSError as group:
         if _leaf(group).errno == errno.EADDRINUSE:

@@ -1,12 +1,13 @@
 """The server: one listener, everything that must outlive it opened around it.
 
-Lifetimes nest: ledger > store > backend > classifiers > responses > listener > connections. SIGTERM and SIGINT close
-the listener, drain the runs, let connections flush and close them; leaving the blocks is the whole shutdown.
+Lifetimes nest: ledger > store > backend > classifiers > hosted tools > responses > listener > connections. SIGTERM and
+SIGINT close the listener, drain the runs, let connections flush and close them; leaving the blocks is the whole
+shutdown.
 """
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ import trio
 
 from engine.backends.base import Backend
 from engine.errors import BackendError, ServerError
+from engine.hosted.base import Host
+from engine.hosted.toolbox import Toolbox
 from engine.keyfile import load_key
 from engine.ledger import Ledger
 from engine.responses import Responses
@@ -99,14 +102,17 @@ async def open_app(
     store: Store | None = None,
     ledger: Ledger | None = None,
     lookout: Lookout | None = None,
+    hosts: Mapping[str, Host] | None = None,
 ) -> AsyncIterator[App]:
     """A server without a listener; tests give it streams of their own.
 
     key: what it seals with; without one, what it has sealed is lost with it. store: without one it keeps nothing.
-    ledger: without one it counts nothing. lookout: without one nothing is looked at.
+    ledger: without one it counts nothing. lookout: without one nothing is looked at. hosts: of the tools that it runs
+    itself, by their wire types.
     """
     async with trio.open_nursery() as runs:
-        responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, ledger, lookout)
+        toolbox = Toolbox(hosts, settings, lookout) if hosts else None
+        responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, ledger, lookout, toolbox)
         app = App(responses, settings, lookout)
         runs.start_soon(app.heart.run)
         yield app
@@ -121,13 +127,14 @@ async def serve(
     on_ready: Callable[[BackendError | None], None],
     on_hangup: Callable[[Backend], Awaitable[None]] | None = None,
     open_lookout: AbstractAsyncContextManager[Lookout | None] | None = None,
+    open_hosts: AbstractAsyncContextManager[Mapping[str, Host]] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
     waiting for a model to load, or with what has kept one from loading. on_hangup: is called on SIGHUP, once at a time;
     without it that signal keeps its meaning, which is to end the process. open_lookout: what looks at inputs and
-    outputs.
+    outputs. open_hosts: the hosted tools.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
     KeyFileError, StoreUnusable, LedgerUnusable.
     """
@@ -138,7 +145,8 @@ async def serve(
         open_store(settings) as store,
         open_backend as backend,
         open_lookout or nullcontext() as lookout,
-        open_app(backend, settings, key, store, ledger, lookout) as app,
+        open_hosts or nullcontext({}) as hosts,
+        open_app(backend, settings, key, store, ledger, lookout, hosts) as app,
     ):
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:

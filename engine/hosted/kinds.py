@@ -1,0 +1,43 @@
+"""Which of a request's tools this server hosts, by its settings alone; the rest is the client's, or skipped."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.hosted.base import Definition
+from engine.settings import Settings
+
+
+def hosted_types(settings: Settings) -> frozenset[str]:
+    """The wire types of the tools that are hosted under these settings."""
+    return frozenset(["mcp"] if settings.tools else [])
+
+
+class _Head(msgspec.Struct):
+    type: str = ""
+
+
+def definitions_of(raws: list[msgspec.Raw], settings: Settings) -> list[Definition]:
+    """The hosted ones among a request's tools, and those that are offered without being asked for."""
+    types, head = hosted_types(settings), msgspec.json.Decoder(_Head)
+    found: list[dict[str, Any]] = []
+    definitions = []
+    for index, raw in enumerate(raws):
+        if head.decode(raw).type in types:
+            fields = msgspec.json.decode(raw, type=dict[str, Any])
+            definitions.append(Definition(index, fields))
+            found.append(fields)
+    if settings.offer_tools:
+        asked = {fields.get("server_label") for fields in found}
+        missing = [label for label in map(label_of, settings.tools) if label not in asked]
+        definitions += [
+            Definition(len(raws) + number, {"type": "mcp", "server_label": label})
+            for number, label in enumerate(missing)
+        ]
+    return definitions
+
+
+def label_of(name: str) -> str:
+    """The label of a module or file of functions."""
+    return Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
