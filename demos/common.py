@@ -68,9 +68,9 @@ def base_url(url: str) -> str:
     return re.sub(r"^ws", "http", url) if "://" in url else f"http://{url}"
 
 
-def socket_url(url: str) -> str:
-    """The WebSocket endpoint for runs that wait for `response.append`."""
-    return url.replace("http", "ws", 1) + "/v1/responses?lifecycle=append"
+def socket_url(url: str, lifecycle: str = "append") -> str:
+    """The WebSocket endpoint for runs of a lifecycle; by default for those that wait for `response.append`."""
+    return url.replace("http", "ws", 1) + f"/v1/responses?lifecycle={lifecycle}"
 
 
 def answer(call: dict[str, Any]) -> dict[str, Any]:

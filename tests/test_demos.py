@@ -14,7 +14,9 @@ from engine.trace import read_trace
 
 ROOT = Path(__file__).parent.parent
 LONGLOOP = [sys.executable, "-m", "engine"]
+AGENTS = ["agent_stateless", "agent_chain", "agent_append", "agent_inject"]
 DEMOS = [
+    *AGENTS[1:],
     *("openai_append", "openai_chain", "openai_http", "openai_inject", "agents_python"),
     *("plain_asyncio", "raw_frames", "many_runs"),
 ]
@@ -40,7 +42,11 @@ def finish(command: list[str]) -> subprocess.CompletedProcess[str]:
 @pytest.mark.peer
 @pytest.mark.parametrize(
     ("demo", "package"),
-    [("openai_append", "openai"), ("plain_asyncio", "websockets"), ("raw_frames", "websockets")],
+    [
+        ("openai_append", "openai"),
+        *((demo, "websockets") for demo in ("plain_asyncio", "raw_frames", *AGENTS[1:])),
+        ("agent_stateless", "json"),  # needs nothing
+    ],
 )
 def test_demo_runs_both_tools(url, demo, package):
     if importlib.util.find_spec(package) is None:
@@ -58,6 +64,14 @@ def test_demo_without_a_server_fails(demo):
     done = finish([sys.executable, f"demos/{demo}.py", "--url", "http://127.0.0.1:1"])
     said = "no server at http://127.0.0.1:1: start `longloop serve`\n"
     assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize("demo", AGENTS)
+def test_an_agent_of_each_lifecycle_has_sixty_lines_and_reads_like_the_others(demo):
+    lines = (ROOT / "demos" / f"{demo}.py").read_text().splitlines()
+    assert len(lines) <= 60
+    assert lines[2] == f"One of four that differ in nothing but their lifecycle: {', '.join(AGENTS)}."
+    assert [line.split("(")[0] for line in lines if line.startswith("def ")][-1] == "def main"
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/responses", "/v1/responses?lifecycle=append"])
