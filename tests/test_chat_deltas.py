@@ -85,6 +85,10 @@ def part(arguments: str = "", name: str | None = None, **named: Any) -> Json:
         ([part('{"m"', "look", index=0, id="a"), part(":2}", "look", index=0, id="a")], call(TWO)),
         ([part('{"m"', "look", index=0, id="a"), part(":2}", "", index=0, id="")], call(TWO)),
         ([part('{"m"', "look", index=0, id="a"), part(":2}", None, index=0, id=None)], call(TWO)),
+        # A name again after the whole call: of that one, or the beginning of another.
+        ([part(TWO, "look", index=1), part("", "look", index=1)], call(TWO)),
+        ([part(TWO, "look", index=0), part("", "look", index=0), part(ONE, index=0)], call(TWO) + call(ONE)),
+        ([part(TWO, "look"), part("", "look"), part(ONE[:5]), part(ONE[5:])], call(TWO) + call(ONE)),
         # Neither index nor id in the later parts.
         ([part('{"m"', "look", id="a"), part(":2}")], call(TWO)),
         ([part('{"m"', "look"), part(":2}", "look")], call(TWO)),

@@ -2,7 +2,8 @@
 
 A part goes on with the call that its id names, then with the newest one that its index names, then with the newest of
 all. What says that it is a new call all the same: another id, or a name where that call is whole already or has another
-name (services that give every call the index 0, and whole calls with neither index nor id).
+name (services that give every call the index 0, and whole calls with neither index nor id). A name alone, again after
+a whole call, may be either: what comes next tells.
 """
 
 from typing import Any
@@ -22,6 +23,7 @@ class OpenCall:
         self.is_whole = False
         self._arguments: list[str] = []
         self._scanner = ObjectScanner()
+        self._was_named_again = False
 
     @property
     def arguments(self) -> str:
@@ -44,7 +46,14 @@ class OpenCall:
         if part.id and self.id:
             return part.id == self.id
         name = name_in(part)
-        return not (name and self.name and (self.is_whole or name != self.name))
+        if name and self.name and name != self.name:
+            return False
+        if not self.is_whole:
+            return True
+        begins = bool(part.id or arguments_in(part).strip())
+        if name == self.name and not begins:
+            self._was_named_again = True
+        return not (begins and (name or self._was_named_again))
 
 
 class CallTable:
@@ -55,10 +64,13 @@ class CallTable:
 
     def call_of(self, part: CallPart) -> OpenCall:
         """The call that a part belongs to, which may begin with it."""
-        call = self._named_by(part)
-        if call is None or not call.goes_on_with(part):
-            call = OpenCall(part.index, part.id or "")
-            self.calls.append(call)
+        named = self._named_by(part)
+        if named is not None and named.goes_on_with(part):
+            return named
+        call = OpenCall(part.index, part.id or "")
+        if named is not None and not part.id and not name_in(part):
+            call.name = named.name  # said before, when it could have been the earlier call's
+        self.calls.append(call)
         return call
 
     def _named_by(self, part: CallPart) -> OpenCall | None:
