@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from engine.backends.pretrained import DEFAULT_MODEL
-from engine.commands.bench import memory_command, phases_command, stream_command, turn_command
+from engine.commands.bench import memory_command, phases_command, remote_command, stream_command, turn_command
 from engine.commands.compare import compare_command
 from engine.commands.export import export_command
 from engine.commands.models import fetch_command, models_command
@@ -248,6 +248,18 @@ def bench_memory(
 ) -> None:
     """Resident bytes of a paused run beside a bare connection."""
     memory_command(num_runs=runs, num_tokens=tokens, as_json=as_json)
+
+
+@bench.command("remote")
+def bench_remote(
+    tokens: Annotated[int, typer.Option(min=100, help="tokens of a round, at 3,000 a second")] = 6_000,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; the median counts")] = 5,
+    turns: Annotated[int, typer.Option(min=1, help="turns per history")] = 40,
+    longest: Annotated[int, typer.Option(min=1_000, help="longest history, in tokens")] = 100_000,
+    as_json: AsJson = False,
+) -> None:
+    """The server's own processor time for a token and for a turn, when a service does the sampling."""
+    remote_command(num_tokens=tokens, rounds=rounds, turns=turns, longest=longest, as_json=as_json)
 
 
 def main() -> None:

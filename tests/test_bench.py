@@ -14,6 +14,9 @@ from engine.bench.memory import budgets as memory_budgets
 from engine.bench.phases import PHASES, PhaseFigures, bench_phases
 from engine.bench.phases import budgets as phase_budgets
 from engine.bench.processes import open_peer
+from engine.bench.remote import TokenFigures, bench_remote
+from engine.bench.remote import TurnFigures as RemoteFigures
+from engine.bench.remote import budgets as remote_budgets
 from engine.bench.sockets import open_socket
 from engine.bench.turn import TurnFigures, bench_turn, budgets, histories_up_to
 from engine.commands.bench import memory_command, stream_command
@@ -163,3 +166,31 @@ async def test_exception_of_the_block_comes_out_bare() -> None:
         with pytest.raises(RuntimeError, match="the run ended"):
             async with open_socket(echo.port, "/?sizes=1"):
                 raise RuntimeError("the run ended")
+
+
+# --- remote
+
+
+def test_remote_holds_a_token_to_a_time_and_a_turn_to_its_growth() -> None:
+    figures = [
+        RemoteFigures(encoding, history, 3, cost, 9.0)
+        for encoding in ("JSON", "msgpack + gzip")
+        for history, cost in ((1_000, 2.0), (10_000, 2.5))
+    ]
+    rows = [figure.row() for figure in remote_budgets(TokenFigures(100, 1, 2_990.0, 120.0), figures)]
+    assert rows == [
+        ["a token at 2,990 a second", "120 µs", "≤ 100 µs", "missed"],
+        ["a turn with JSON: 10,000 over 1,000 tokens of history", "1.25", "≤ 1.20", "missed"],
+        ["a turn with msgpack + gzip: 10,000 over 1,000 tokens of history", "1.25", "≤ 1.20", "missed"],
+    ]
+    row = remote_budgets(TokenFigures(100, 1, 2_990.0, 120.0), figures[::2])[1].row()
+    assert row[-1] == "needs two histories"
+
+
+async def test_remote_measures_a_server_over_a_service(tmp_path) -> None:
+    reported = []
+    folder = save_format(tmp_path / "format")
+    result = await bench_remote(100, 1, 2, 1_000, reported.append, tokenizer=str(folder))
+    assert result["tokens"]["cpu_us_per_token"] > 0
+    assert [(one.encoding, one.history_tokens) for one in reported] == [("JSON", 1_000), ("msgpack + gzip", 1_000)]
+    assert reported[0].body_bytes > reported[1].body_bytes > 100

@@ -20,6 +20,8 @@ LAYERS: dict[str, str] = {
         bench/peers
         bench/phases
         bench/processes
+        bench/remote
+        bench/service
         bench/sockets
         bench/stream
         bench/turn
@@ -331,6 +333,7 @@ TRIO_WEBSOCKET = {
     "client_fake",
     "bench/memory",
     "bench/peers",
+    "bench/remote",
     "bench/sockets",
     "bench/stream",
     "bench/turn",

@@ -38,6 +38,13 @@ async def open_peer(kind: str) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
+async def open_service() -> AsyncIterator[Served]:
+    """A service that gives token ids (see service.py)."""
+    async with _open([sys.executable, "-m", "engine.bench.service"]) as served:
+        yield served
+
+
+@asynccontextmanager
 async def open_longloop(scenario: str, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A longloop server that plays `scenario` (YAML text, written into `folder`, where it keeps its data, too)."""
     file = folder / "bench.yaml"

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from engine.bench.memory import bench_memory
 from engine.bench.phases import PhaseFigures, bench_phases
+from engine.bench.remote import TurnFigures as RemoteFigures
+from engine.bench.remote import bench_remote
 from engine.bench.stream import bench_stream
 from engine.bench.turn import TurnFigures, bench_turn, histories_up_to
 
@@ -77,6 +79,20 @@ def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
     table.add_row("bare trio-websocket connection", f"{result['bytes_per_bare_connection']:,.0f}")
     table.add_row("what the run adds", f"{result['extra_bytes_per_run']:,.0f}")
     table.add_row("… per token", f"{result['extra_bytes_per_token']:,.1f}")
+    console.print(table)
+    _finish(console, result, as_json)
+
+
+def remote_command(*, num_tokens: int, rounds: int, turns: int, longest: int, as_json: bool) -> None:
+    """What the server costs beside a service."""
+    console = Console()
+    table = Table("history", "bodies", "server's processor time of a turn, ms", "bytes to the service")
+
+    def report(figures: RemoteFigures) -> None:
+        size = f"{figures.body_bytes:,.0f}"
+        table.add_row(f"{figures.history_tokens:,}", figures.encoding, f"{figures.cpu_ms:.3f}", size)
+
+    result = trio.run(partial(bench_remote, num_tokens, rounds, turns, longest, report))
     console.print(table)
     _finish(console, result, as_json)
 

@@ -65,13 +65,10 @@ def _open(
 
 
 async def _load_format(settings: Settings, window: int | None, progress: Progress) -> PromptFormat:
-    """The model's own format; its context is no longer than the service's."""
+    """The model's own format; its context is as long as the service says, if it does."""
     folder = await trio.to_thread.run_sync(resolve_tokenizer, settings.tokenizer, progress)
-    load = partial(PromptFormat.load, folder, family=settings.family)
-    form = await trio.to_thread.run_sync(load)
-    if window is None or window >= form.context_window:
-        return form
-    return await trio.to_thread.run_sync(partial(load, context_window=window))
+    load = partial(PromptFormat.load, folder, context_window=window, family=settings.family)
+    return await trio.to_thread.run_sync(load)
 
 
 def link_of(settings: Settings, service: Service, url: str) -> Link:
