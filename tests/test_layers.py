@@ -82,6 +82,7 @@ LAYERS: dict[str, str] = {
         server/lane_writer
         server/lanes
         server/query
+        server/rate_limits
         server/reader
         server/replay
         server/routes
@@ -294,6 +295,7 @@ LAYERS: dict[str, str] = {
         backends/base
         backends/chance
         backends/constraint
+        backends/rate_limit
         backends/remote/errors
         clock
         content

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from engine.backends.rate_limit import RateLimit
 from engine.content import TokenLogprob
 from engine.errors import NotFound
 from engine.items import Answer, Item
@@ -283,6 +284,9 @@ class Backend(Protocol):
 
     def resolve(self, model: str | None) -> Route:
         """What a request's `model` means; None is the default. Raises NotFound, `model_not_found`."""
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        """What is known to be left of the limits on what is behind a route's id, the fullest first; often nothing."""
 
     def open_sequence(self, spec: RunSpec) -> Sequence:
         """A sequence with nothing in it but what `spec` says (instructions and tools).

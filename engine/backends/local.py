@@ -33,6 +33,7 @@ from engine.backends.frames import (
     Stop,
 )
 from engine.backends.kv_cache import KVCache, Use
+from engine.backends.rate_limit import RateLimit
 from engine.backends.token_sequence import Prompt, Sampling, TokenSequence
 from engine.backends.worker_link import WorkerLink
 from engine.errors import BackendError
@@ -130,6 +131,9 @@ class LocalBackend:
         if model not in (None, self._model.id):
             raise model_not_found(str(model))
         return Route(id=self._model.id)
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        return ()
 
     def open_sequence(self, spec: RunSpec) -> TokenSequence:
         """See base. Raises NotFound for another model, RequestError for what the prompt cannot hold."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from engine.backends.base import ModelInfo, Route, RunSpec
 from engine.backends.local import Load, LocalBackend
+from engine.backends.rate_limit import RateLimit
 from engine.backends.token_sequence import TokenSequence
 
 
@@ -31,6 +32,9 @@ class LocalPool:
 
     def resolve(self, model: str | None) -> Route:
         return self._backends[0].resolve(model)
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        return ()
 
     def open_sequence(self, spec: RunSpec) -> TokenSequence:
         return min(self._backends, key=_busyness).open_sequence(spec)

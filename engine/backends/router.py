@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from engine.backends.base import Backend, ModelInfo, Route, RunSpec, model_not_found
+from engine.backends.rate_limit import RateLimit
 from engine.backends.routed_sequence import RoutedSequence
 from engine.routing import RouteTable, table_of
 from engine.settings import OF_A_BACKEND, Settings
@@ -126,6 +127,10 @@ class Router:
 
     def resolve(self, model: str | None) -> Route:
         return self._table.resolve(model)
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        held = self._backends.get(model)
+        return () if held is None else held.backend.rate_limits(held.model.id)
 
     def open_sequence(self, spec: RunSpec) -> RoutedSequence:
         """See base. What its backend calls the model is the backend's own business."""

@@ -16,6 +16,7 @@ import trio
 
 from engine.backends.base import Delta, Extension, ModelInfo, Past, Route, RunSpec, StepEnd, StepSpec, ToolChoice
 from engine.backends.playback import Playback
+from engine.backends.rate_limit import RateLimit
 from engine.backends.scenario import PREFIX
 from engine.backends.scenario_values import Scenario
 from engine.backends.script_context import Context, EstimatedContext, Work
@@ -68,6 +69,9 @@ class ScriptBackend:
             message = f"The model '{model}' does not exist; this server plays {', '.join(names)}."
             raise NotFound(message, param="model", code="model_not_found")
         return Route(id=name)
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        return ()
 
     def open_sequence(self, spec: RunSpec) -> "ScriptSequence":
         """A run at the start of the scenario named by `spec.model`, with or without `script:`.

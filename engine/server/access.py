@@ -36,12 +36,14 @@ _SUPPORTED_TEXT: Final = "There are append, chain and inject."
 class Admission(msgspec.Struct, frozen=True):
     """What the server knows about a connection before its first frame.
 
-    principal: owner of what the connection makes, hex or `local`; never the key itself. request_id: the handshake's.
+    principal: owner of what the connection makes, hex or `local`; never the key itself. wants_limits: it is Codex,
+    which shows them. request_id: the handshake's.
     """
 
     principal: str
     lifecycle: LifecycleName
     wants_timing: bool = False
+    wants_limits: bool = False
     request_id: str = ""
 
 
@@ -68,6 +70,7 @@ def admit(head: Head, settings: Settings) -> Admission:
         principal=principal(head),
         lifecycle=_lifecycle(head, settings),
         wants_timing="true" in head.tokens("x-responsesapi-include-timing-metrics"),
+        wants_limits=any(value.lower().startswith("codex") for value in head.values("originator")),
     )
 
 

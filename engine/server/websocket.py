@@ -33,6 +33,7 @@ from engine.server.frame_stream import FrameStream
 from engine.server.heartbeat import Ending, Heart, Pulse
 from engine.server.lane_writer import LaneWriter
 from engine.server.lanes import Lanes, resume_accepted
+from engine.server.rate_limits import LimitsReport
 from engine.server.steering import Steering
 from engine.server.timing import timing_frame
 from engine.session import (
@@ -105,6 +106,7 @@ class Connection:
         self._writer = LaneWriter(stream, settings, self._check_open, self._finish_step)
         self._lanes = Lanes(self._session, responses, admission.principal, self._writer.wake)
         self._steering = Steering(self._session, self._lanes, responses, settings, self._send)
+        self._limits = LimitsReport(responses.backend)
         self._close_code = (1000, "")
 
     async def run(self) -> None:
@@ -297,6 +299,8 @@ class Connection:
     def _finish_step(self, stream_id: str | None, event: Any) -> None:
         if self._admission.wants_timing:
             self._stream.put_text(with_lane(timing_frame(event), stream_id))
+        if self._admission.wants_limits and (news := self._limits.news(self._lanes.live(stream_id).response)):
+            self._stream.put_text(with_lane(news, stream_id))
         self._stream.put_text(with_lane(encode_event(event), stream_id))
         if self._steering.wants_successor(stream_id):
             self._session.lanes[stream_id].is_starting = True

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
+from engine.backends.rate_limit import RateLimit
 from engine.backends.remote.chat_request import ChatDialect
 from engine.backends.remote.chat_sequence import ChatSequence
 from engine.backends.remote.lines import Lines
@@ -21,6 +22,7 @@ class ChatBackend:
 
     def __init__(self, nursery: trio.Nursery, link: Link, dialect: ChatDialect, models: Sequence[ModelInfo]) -> None:
         self._nursery = nursery
+        self._link = link
         self._dialect = dialect
         self._models = {model.id: model for model in models}
         self._lines = Lines(nursery, link, dialect.warm_path)
@@ -42,6 +44,9 @@ class ChatBackend:
         if model is not None and model not in self._models:
             raise model_not_found(model)
         return Route(id=model or next(iter(self._models)))
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        return self._link.rate_limits
 
     def open_sequence(self, spec: RunSpec) -> ChatSequence:
         """See base. Raises NotFound for a model that is not the service's."""

@@ -23,6 +23,7 @@ import httpx2
 import msgspec
 import trio
 
+from engine.backends.rate_limit import RateLimit
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.errors import (
     BrokenStream,
@@ -32,7 +33,7 @@ from engine.backends.remote.errors import (
     is_about_encoding,
     refused,
 )
-from engine.backends.remote.rate_limits import RateLimit, rate_limits_of
+from engine.backends.remote.rate_limits import rate_limits_of
 from engine.backends.remote.sse import EventReader
 from engine.clock import wall_clock
 

@@ -4,36 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
+from engine.backends.rate_limit import RateLimit
 
 _NAME: Final = re.compile(r"x-ratelimit-(limit|remaining|reset)-([a-z0-9-]+)")
-_WINDOWS: Final = {"second": 1 / 60, "minute": 1.0, "hour": 60.0, "day": 1440.0}  # in minutes
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-
-
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit: `name` as the service calls it (`tokens-minute`), how much of it is left, and when it is whole again.
-
-    window_minutes: from the name; None when it does not say. reset_s: seconds from the answer on; None if not told.
-    """
-
-    name: str
-    limit: float
-    remaining: float
-    reset_s: float | None = None
-
-    @property
-    def used_percent(self) -> float:
-        """From 0 to 100."""
-        if self.limit <= 0:
-            return 100.0
-        return round(min(max(100.0 * (1 - self.remaining / self.limit), 0.0), 100.0), 2)
-
-    @property
-    def window_minutes(self) -> float | None:
-        """Length of the time that it counts over."""
-        return _WINDOWS.get(self.name.rpartition("-")[2])
 
 
 def rate_limits_of(headers: Mapping[str, str]) -> tuple[RateLimit, ...]:

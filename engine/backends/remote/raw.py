@@ -13,6 +13,7 @@ import trio
 
 from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
 from engine.backends.prompt import PromptFormat
+from engine.backends.rate_limit import RateLimit
 from engine.backends.remote.dialects import Dialect
 from engine.backends.remote.errors import UpstreamError
 from engine.backends.remote.lines import Lines
@@ -40,6 +41,7 @@ class RawBackend:
         self, nursery: trio.Nursery, link: Link, dialect: Dialect, model: RawModel, form: PromptFormat
     ) -> None:
         self._nursery = nursery
+        self._link = link
         self._dialect = dialect
         self._model = model
         self._form = form
@@ -66,6 +68,9 @@ class RawBackend:
         if model not in (None, self._model.id):
             raise model_not_found(str(model))
         return Route(id=self._model.id)
+
+    def rate_limits(self, model: str) -> tuple[RateLimit, ...]:
+        return self._link.rate_limits
 
     def open_sequence(self, spec: RunSpec) -> TokenSequence:
         """See base. Raises NotFound for another model, RequestError for what the service cannot do."""
