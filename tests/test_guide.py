@@ -216,3 +216,36 @@ def test_json_schema_arguments_come_out_valid(guides, tokenizer):
     grammar = f"start: %json {schema}"
     ids = run(guides.guide(Constraint(grammar)), tokenizer, ["{", '"', ":", "7", "}", "<|im_end|>"])
     assert '"n":' in text_of(tokenizer, ids).replace(" ", "")
+
+
+def test_a_mask_may_be_filled_ahead_and_is_the_same(guides, tokenizer):
+    schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}'
+    ahead, alone = (guides.guide(Constraint(f"start: %json {schema}"), hands_out=False) for _ in range(2))
+    waiting = guides.guide(decide(tokenizer, -20.0))
+    chance = np.random.default_rng(0)
+    for _ in range(40):
+        guides.look_ahead([ahead, waiting])
+        assert not ahead.lacks_mask and not waiting.lacks_mask
+        guides.look_ahead([ahead])  # once is enough
+        row = chance.normal(0, 1, VOCAB_SIZE).astype(np.float32)
+        expected = row.copy()
+        ahead.restrict(row)
+        alone.restrict(expected)
+        assert np.array_equal(row, expected)
+        drawn = int(row.argmax())
+        ahead.advance(drawn)
+        alone.advance(drawn)
+        if drawn == STOP_ID:
+            break
+    assert ahead.lacks_mask == alone.lacks_mask
+
+
+def test_a_mask_that_is_being_filled_is_waited_for_before_an_id_is_taken(guides, tokenizer):
+    guide = guides.guide(Constraint(CALL), hands_out=False)
+    ids = tokenizer.encode("<call>a>", add_special_tokens=False).ids
+    for token_id in ids:
+        guides.look_ahead([guide])
+        guide.advance(token_id)
+    row = np.zeros(VOCAB_SIZE, np.float32)
+    guide.restrict(row)
+    assert [int(id_) for id_ in np.flatnonzero(np.isfinite(row))] == [STOP_ID]

@@ -235,6 +235,7 @@ LAYERS: dict[str, str] = {
         backends/text_reader
         backends/token_step
         backends/toolset
+        backends/transformers_parser
         backends/turns
         backends/vocabulary
         backends/words

@@ -42,7 +42,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     `reasoning` holds the tags around thoughts. `shows_tools` and `shows_calls` say whether the chat template presents
     tools, and calls with their outputs; what it does not is written into the text of ordinary turns. `is_harmony`:
-    a turn is a sequence of messages on channels (see harmony.py). `text_stop`, `call_stop`: what the model stops at
+    a turn is a sequence of messages on channels (see harmony.py). `knows_calls`: false where only transformers can read
+    what the model writes, and nothing can hold it. `text_stop`, `call_stop`: what the model stops at
     behind a text and behind its calls, where it is not what its template ends a turn with.
     """
 
@@ -57,6 +58,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     default_instructions: str | None = None
     max_parallel_calls: int = 16
     is_harmony: bool = False
+    knows_calls: bool = True
     text_stop: str = ""
     call_stop: str = ""
     auto: AutoPolicy = AutoPolicy()
@@ -119,6 +121,9 @@ SMOLLM2: Final = Family(
     auto=AutoPolicy("decide", threshold=-6.5, after_output=1.0),  # no log-probability reaches 1: never
 )
 
+
+# Any other model whose folder tells transformers how to read its answers (`response_template`).
+BY_TRANSFORMERS: Final = Family(name="transformers", reasoning=None, knows_calls=False)
 
 FAMILIES: Final = {
     family.name: family

@@ -49,6 +49,8 @@ class Grammars:
         """
         if step.is_summary:
             return None
+        if not self._family.knows_calls:
+            return self._without_calls(step)
         choice, thought = step.tool_choice, self._thought(begins_in_thought=begins_in_thought)
         labels = self._tools.callable_under(choice)
         if choice.mode == "required":
@@ -58,6 +60,12 @@ class Grammars:
         if self._answer is not None:
             return Constraint(self._grammar(labels, may_answer=True, thought=thought))
         return self._auto(labels, thought, after_output=after_output) if labels else None
+
+    def _without_calls(self, step: StepSpec) -> Constraint | None:
+        """For a model whose calls nobody can write down: they may come, or an answer is held, but not both."""
+        if step.tool_choice.mode == "required":
+            raise RequestError("This model's calls cannot be held to, so none can be required.", param="tool_choice")
+        return None if self._answer is None else Constraint(self._grammar(frozenset(), may_answer=True))
 
     def _thought(self, *, begins_in_thought: bool) -> str:
         """Whether the step may think first (`may`), or is at it (`open`)."""

@@ -13,7 +13,8 @@ contains the stop ids.
 A Guide is a function of the ids it was given: replaying a job's ids brings a new Guide to the same state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class Guides:
         )
         self._matchers: dict[str, llguidance.LLMatcher] = {}
         self._stop_ids = list(stop_ids)
+        self._helper = ThreadPoolExecutor(1, "masks")
 
     def guide(self, constraint: Constraint, *, hands_out: bool = True) -> "Guide":
         """A Guide at the start of a job. hands_out: whether what the grammar forces may come without being drawn.
@@ -57,6 +59,17 @@ class Guides:
         matcher = self._matcher(constraint.grammar)
         return Guide(constraint, matcher, self._tokenizer.vocab_size, self._stop_ids, hands_out=hands_out)
 
+    def look_ahead(self, guides: Iterable["Guide"]) -> None:
+        """Begin with the masks of the next draws: to be called before the model takes a step, which is long.
+
+        llguidance lets go of the GIL meanwhile. A mask takes 5 µs as a rule, some take milliseconds.
+        """
+        held = [guide for guide in guides if guide.lacks_mask]
+        if held:
+            done = self._helper.submit(_fill_masks, held)
+            for guide in held:
+                guide.wait_for(done)
+
     def _matcher(self, grammar: str) -> llguidance.LLMatcher:
         matcher = self._matchers.pop(grammar, None) or llguidance.LLMatcher(self._tokenizer, grammar)
         if matcher.is_error():
@@ -65,6 +78,11 @@ class Guides:
         if len(self._matchers) > _MAX_CACHED:
             del self._matchers[next(iter(self._matchers))]
         return matcher.deep_copy()
+
+
+def _fill_masks(guides: Sequence["Guide"]) -> None:
+    for guide in guides:
+        guide.fill_mask()
 
 
 class Guide:
@@ -87,6 +105,8 @@ class Guide:
         self._state = _State.HOLDING if constraint.mode == "always" else _State.WAITING
         self._score = 0.0  # of a trial
         self._begins_call: bool | None = None  # what a trial came to
+        self._has_mask = False  # for the next draw
+        self._filling: Future[None] | None = None
 
     def start(self, ids: Sequence[int] = ()) -> list[int]:
         """Begin after `ids`, which the job has already; the ids that must come next. Raises GrammarError."""
@@ -102,10 +122,31 @@ class Guide:
         if self._state is _State.WAITING and self._constraint.mode == "decide":
             self._decide(row)
         elif self._state is _State.HOLDING:
-            llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
+            self._await_mask()
             self._check()
             is_allowed = np.unpackbits(self._mask.view(np.uint8), bitorder="little")[: len(row)]
             row[is_allowed == 0] = -np.inf
+
+    @property
+    def lacks_mask(self) -> bool:
+        """Whether the next draw needs a mask that nobody has begun with."""
+        return self._state is _State.HOLDING and not self._has_mask and self._filling is None
+
+    def fill_mask(self) -> None:
+        """Compute the next draw's mask; the one thing here that another thread may do."""
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._mask)
+        self._has_mask = True
+
+    def wait_for(self, filling: "Future[None]") -> None:
+        """Somebody else fills the mask; it is waited for before anything else."""
+        self._filling = filling
+
+    def _await_mask(self) -> None:
+        if self._filling is not None:
+            self._filling.result()
+            self._filling = None
+        if not self._has_mask:
+            self.fill_mask()
 
     def advance(self, token_id: int) -> list[int]:
         """Take note of a drawn id; the ids that must follow it. Raises GrammarError."""
@@ -152,7 +193,10 @@ class Guide:
             elif self._constraint.mode == "decide":
                 self._state = _State.FREE
         if self._state is _State.HOLDING:
+            if self._filling is not None:
+                self._await_mask()
             self._matcher.consume_token(token_id)
+            self._has_mask = False
             self._check()
             self._release()
 
@@ -162,6 +206,7 @@ class Guide:
             return ids
         while self._state is _State.HOLDING and (more := self._matcher.compute_ff_tokens()):
             self._matcher.consume_tokens(more)
+            self._has_mask = False
             self._check()
             ids += more
             self._release()

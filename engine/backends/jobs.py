@@ -64,6 +64,7 @@ class Jobs:
         if not batch:
             return
         began = self._now()
+        self._guides.look_ahead(job.guide for part in batch if (job := self._jobs.get(part.seq)) and job.guide)
         rows = self._model.step([self._work(part) for part in batch])
         ended = self._now()
         self._pace.took(sum(part.cost for part in batch), ended - began)

@@ -16,13 +16,17 @@ _DEFAULT_WINDOW: Final = 2048  # for a configuration that names none; what model
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of one folder in Hugging Face's layout. `stops` are ids or the texts of tokens."""
+    """The facts of one folder in Hugging Face's layout.
+
+    `stops` are ids or the texts of tokens. `response_template` says how transformers reads the model's answers.
+    """
 
     model_id: str
     template: str
     special_tokens: dict[str, str]
     context_window: int
     stops: frozenset[int | str]
+    response_template: dict[str, Any] | None = None
 
     @classmethod
     def load(cls, folder: Path) -> "ModelFacts":
@@ -39,6 +43,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
             special_tokens=special,
             context_window=text_config.get("max_position_embeddings") or _DEFAULT_WINDOW,
             stops=frozenset(stop for source in sources for stop in _as_list(source)),
+            response_template=tokenizer.get("response_template"),
         )
 
     def stop_ids(self, vocabulary: Vocabulary) -> frozenset[int]:

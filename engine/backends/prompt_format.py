@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 
 from engine.backends.ahead import Ahead, begins_afresh
 from engine.backends.base import StepSpec
-from engine.backends.families import Family, describe_tools, family_named, family_of
+from engine.backends.families import BY_TRANSFORMERS, HERMES_IN_TEXT, Family, describe_tools, family_named, family_of
 from engine.backends.grammar import Grammars
 from engine.backends.harmony import HarmonyParser
 from engine.backends.manners import manners_of
@@ -70,11 +70,13 @@ class PromptFormat:
         context_window: int,
         stop_ids: frozenset[int],
         model_id: str,
+        response_template: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises TemplateError when the template's conversations cannot be extended at their end."""
         self.vocabulary = vocabulary
         self.context_window = context_window
         self.model_id = model_id
+        self._response_template = response_template
         self._template = template
         self.manners = manners_of(template, family)
         shows = {"shows_tools": self.manners.shows_tools, "shows_calls": self.manners.shows_calls}
@@ -107,6 +109,12 @@ class PromptFormat:
         """
         facts = ModelFacts.load(folder)
         chosen = family_named(family) if family else family_of(facts.template)
+        if (
+            not family
+            and chosen is HERMES_IN_TEXT
+            and "tool_calls" in (facts.response_template or {}).get("fields", {})
+        ):
+            chosen = BY_TRANSFORMERS
         vocabulary = Vocabulary.load(folder, chosen.markup)
         return cls(
             Template(facts.template, facts.special_tokens),
@@ -115,6 +123,7 @@ class PromptFormat:
             context_window=context_window or facts.context_window,
             stop_ids=facts.stop_ids(vocabulary),
             model_id=facts.model_id,
+            response_template=facts.response_template,
         )
 
     # --- rendering and encoding
@@ -248,6 +257,12 @@ class PromptFormat:
         tools = context.tools if may_call else ToolSet({})
         if self.family.is_harmony:
             return HarmonyParser(self.vocabulary, self.family, tools)
+        if not self.family.knows_calls and self._response_template:
+            # Here, because it takes a second, and hardly any model needs it.
+            from engine.backends.transformers_parser import TransformersParser
+
+            header = self.manners.headers.get(last_role or "", self.manners.headers["user"])
+            return TransformersParser(self.vocabulary, self._response_template, tools, header, self.stop_ids)
         return StreamParser(self.vocabulary, self.family, tools, in_reasoning=self.begins_in_thought(last_role))
 
     def begins_in_thought(self, last_role: str | None) -> bool:
