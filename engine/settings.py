@@ -181,6 +181,19 @@ class Settings(BaseSettings):
     max_hosted_at_once: Count = Field(64, description="calls of hosted tools that run at a time; more wait")
     max_hosted_output_chars: Count = Field(100_000, description="what a hosted call tells the model; the rest is cut")
 
+    # what the code interpreter may do
+    code_interpreter: bool = Field(False, description="true: models may run Python in a bubblewrap sandbox")
+    code_interpreter_python: str = Field("", description="its Python, perhaps with packages; empty: the machine's own")
+    code_timeout_s: Seconds = Field(30, description="one program")
+    code_idle_s: Seconds = Field(1200, description="the files of a run that nothing used for this long are deleted")
+    max_code_output_bytes: Bytes = Field(100_000, description="output of one program")
+    max_code_memory_bytes: Bytes = Field(1 << 30, description="memory of a program with all its processes")
+    max_code_disk_bytes: Bytes = Field(256 << 20, description="files of one run")
+    max_code_files: Count = Field(10_000, description="files of one run, in number")
+    max_code_processes: int = Field(32, gt=4, description="processes and threads of a program, with 2 of the sandbox")
+    max_code_programs: Count = Field(4, description="programs that run at a time; more wait")
+    max_code_folders: Count = Field(256, description="runs whose files are kept; the longest unused ones go")
+
     # how long it waits
     pause_ttl_s: Seconds = Field(600, description="a run paused for a call's output ends after this")
     idle_ttl_s: Seconds = Field(3600, description="a kept-open run without a user message ends after this")

@@ -1,14 +1,28 @@
 #!/usr/bin/env bash
 # Makes what it needs and runs every check and test. Needs Python 3.11, pip and a package index; nothing else.
 #   tests/run.sh         what a stranger can run
-#   tests/run.sh --all   the same and the peers that need Debian packages (CI)
+#   tests/run.sh --all   the same and what needs Debian packages, which it installs where it may (CI)
 #   tests/run.sh -k …    further arguments go to pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . demos/setup.sh
 
+# ensure_packages COMMAND:PACKAGE…   Debian packages for commands that are missing. Fails with one sentence.
+ensure_packages() {
+    local pair missing=()
+    for pair in "$@"; do
+        [ -x "/usr/bin/${pair%%:*}" ] || missing+=("${pair##*:}")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    echo "installing ${missing[*]}"
+    { apt-get update -qq && apt-get install -qq --yes --no-install-recommends "${missing[@]}"; } >/dev/null ||
+        fail "these Debian packages are missing and could not be installed: ${missing[*]}"
+}
+
 if [ "${1:-}" = "--all" ]; then
-    shift # No peer needs a Debian package yet; the flag is what CI calls.
+    shift
+    ensure_packages bwrap:bubblewrap setpriv:util-linux python3:python3-minimal
+    export LONGLOOP_TESTS=all # what would be skipped fails
 fi
 ensure_venv local,dev,clients
 bin=.venv/bin

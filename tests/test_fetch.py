@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 import trio
+import trio.testing
 
 from engine.hosted.addresses import AddressRules, address_rules
 from engine.hosted.fetch import Fetcher, FetchError, FetchLimits, Page, open_fetcher

@@ -151,11 +151,15 @@ LAYERS: dict[str, str] = {
         group_commit
         hosted/configured
         hosted/fake
+        hosted/cell
+        hosted/containers
         hosted/fetch
         hosted/functions
         hosted/guarded
         hosted/runner
         hosted/toolbox
+        hosted/limited
+        hosted/sandbox
         ledger_database
         ledger_fake
         ledger_journal
@@ -255,6 +259,7 @@ LAYERS: dict[str, str] = {
         hosted/shapes
         hosted_calls
         hosted_writer
+        hosted/seccomp
         item_style
         journal
         listing
