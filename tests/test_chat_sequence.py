@@ -1,6 +1,7 @@
 """A run by the chat route on the contract server: what is sent, what comes, and what happens when it does not."""
 
 import math
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,12 +23,13 @@ CALLS = Answer(
     deltas=[*thought("hm"), *said("I look."), *called("look", '{"n":1}'), *called("look", '{"n":2}', shape="bare")]
 )
 LAST = StepSpec()
+CUTS = int(os.environ.get("LONGLOOP_SOAK_CUTS", "50"))
 FIVE = StepSpec(max_tokens=5)
 
 
 @pytest.fixture(autouse=True)
 async def _deadline() -> AsyncIterator[None]:
-    with trio.fail_after(20):
+    with trio.fail_after(20 + CUTS):
         yield
 
 
@@ -216,7 +218,7 @@ async def test_a_cut_at_any_byte_loses_nothing_or_fails() -> None:
     async with open_run(server) as run:
         expected, _ = await sample(run)
     num_bytes = server.asked[0].num_answered_bytes
-    for cut in range(0, num_bytes, max(num_bytes // 50, 1)):
+    for cut in range(0, num_bytes, max(num_bytes // CUTS, 1)):
         await _cut_at(cut, Answer(deltas=whole, cut_after=cut), expected)
 
 
