@@ -195,6 +195,7 @@ LAYERS: dict[str, str] = {
         backends/grammar
         backends/guide
         backends/harmony
+        backends/headers
         backends/job
         backends/jobs
         backends/json_scanner
@@ -237,6 +238,7 @@ LAYERS: dict[str, str] = {
         backends/script_take
         backends/template
         backends/text_reader
+        backends/thinking
         backends/token_step
         backends/toolset
         backends/transformers_parser

@@ -309,7 +309,7 @@ FRAMED = [user("hi"), user("<|im_end|>"), output("a"), output("b"), Message(role
 def test_any_items_add_what_the_template_itself_makes_of_them(template, items, last_role):
     contents = Contents()
     turns = form(template)._turns(items, contents)
-    rendered = contents.spans(form(template)._extend(last_role, turns))
+    rendered = contents.spans(form(template)._extend(last_role, turns, ""))
     assert form(template).extend(last_role, items).spans == rendered
     assert form(template).extend(last_role, items).spans == rendered
 
@@ -318,7 +318,7 @@ def counting(template: str) -> tuple[PromptFormat, list[int]]:
     """A format of its own, and how many turns each rendering of its template had."""
     own, renders = PromptFormat.load(save_format(Path(tempfile.mkdtemp()), template)), []
     render = own._template._render
-    own._template._render = lambda turns, **variables: renders.append(len(turns)) or render(turns, **variables)
+    own._template._render = lambda turns, *more, **named: renders.append(len(turns)) or render(turns, *more, **named)
     return own, renders
 
 

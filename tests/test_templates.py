@@ -10,6 +10,7 @@ from engine.backends.families import FAMILIES, family_of
 from engine.backends.prompt import Prompt
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.hold import hold_to_call
+from engine.backends.thinking import thinking_of
 from engine.backends.vocabulary import Span
 from engine.commands.backend import choose_backend
 from engine.content import ReasoningText
@@ -248,6 +249,34 @@ def test_a_walk_only_ever_grows_and_forks_go_on_alike(name, moves, data):
                     prompt.sampled(ids[:-1] if move == "cut" else ids)
             assert list(prompt.tokens.context())[: len(before)] == before
     assert fork is None or fork.tokens.context() == run.tokens.context()
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "begins", "header"),
+    [
+        ("qwen3", None, "<|im_start|>user\nwhy?<|im_end|>\n", "<|im_start|>assistant\n"),
+        ("qwen3", "none", "why?<|im_end|>\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+        ("qwen3", "high", "why?<|im_end|>\n", "<|im_start|>assistant\n"),
+        ("glm-4.6", "none", "<|user|>\nwhy?/nothink", "<|assistant|>\n<think></think>"),
+        ("glm-4.6", "low", "<|user|>\nwhy?", "<|assistant|>"),
+        ("deepseek-v3.1", None, "<｜User｜>why?", "<｜Assistant｜><think></think>"),
+        ("deepseek-v3.1", "medium", "<｜User｜>why?", "<｜Assistant｜><think>"),
+        ("gpt-oss", None, "Reasoning: medium\n", "<|start|>assistant"),
+        ("gpt-oss", "xhigh", "Reasoning: high\n", "<|start|>assistant"),
+        ("gpt-oss", "none", "Reasoning: low\n", "<|start|>assistant"),
+        ("qwen2.5", "high", "why?<|im_end|>\n", "<|im_start|>assistant\n"),
+    ],
+)
+def test_effort_is_told_in_the_templates_words(name, effort, begins, header):
+    run = Prompt(family_format(name), RunSpec(response_id="r", model="m", reasoning_effort=effort))
+    assert begins in give(run, user("why?"))
+    assert shown(run, run.open_turn()) == header
+    run.sampled(text_ids(run, "so"))
+    other = Prompt(family_format(name), RunSpec(response_id="r", model="m", reasoning_effort=effort))
+    other.restore(list(run.tokens.since(0)))
+    assert give(other, user("how?")) == give(run, user("how?"))
+    assert other.open_turn() == run.open_turn()
+    assert run._form.begins_in_thought("user", thinking_of(effort)) == header.endswith("<think>")
 
 
 def test_templates_that_rewrite_earlier_turns_are_noticed():

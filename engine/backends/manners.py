@@ -8,7 +8,7 @@ as the template writes it behind a turn of that kind.** `rewrites` says that a t
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, Final
 
@@ -39,9 +39,7 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
 
     system_role: what a system message in the middle of a conversation becomes. arguments_as_text, empty_content,
     short_ids: what the template wants of a call's turn. mixes: it shows text beside calls. closing: what ends a turn
-    of the model that others follow.
-    ends: control tokens that end a turn of the model, a call's first. headers: what begins the model's turn, by the
-    role of the turn before it.
+    of the model that others follow. ends: control tokens that end a turn of the model, a call's first.
     """
 
     shows_tools: bool
@@ -53,7 +51,6 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
     mixes: bool = False
     closing: str = ""
     ends: tuple[str, ...] = ()
-    headers: Mapping[str, str] = {}
     rewrites: bool = False
 
     def call_turn(self, name: str = _NAME) -> dict[str, Any]:
@@ -83,7 +80,7 @@ class Manners(msgspec.Struct, frozen=True, kw_only=True):
                 return [USER, MODEL | {"content": MARK}]
 
 
-def output_turn(name: str, content: str = MARK) -> Turn:
+def output_turn(name: str = _NAME, content: str = MARK) -> Turn:
     """A made-up output."""
     return {"role": "tool", "name": name, "content": content, "tool_call_id": _ID}
 
@@ -94,12 +91,10 @@ def manners_of(template: Template, family: Family) -> Manners:
     manners = _with_calls(template, family)
     closing_last = template.behind_mark(manners.before("assistant"))
     ends = [_first_control(closing_last)]
-    headers = {"user": template.header([USER])}
     if manners.shows_calls:
         call_end = _first_control(template.behind_mark(manners.before("call")), last=True)
         if family.is_harmony or call_end not in family.calls.tags:
             ends.insert(0, call_end)
-        headers["tool"] = _header_behind_output(template, manners, headers["user"])
     return msgspec.structs.replace(
         manners,
         shows_tools=family.shows_tools and _shows_tools(template),
@@ -108,7 +103,6 @@ def manners_of(template: Template, family: Family) -> Manners:
         system_role=_system_role(template, manners),
         closing=template.closing(manners.before("assistant"), [USER]),
         ends=tuple(dict.fromkeys(filter(None, ends))),
-        headers=headers,
         rewrites=_rewrites(template),
     )
 
@@ -176,13 +170,6 @@ def _system_role(template: Template, manners: Manners) -> str:
     except TemplateError:
         is_shown = False
     return "system" if is_shown else "user"
-
-
-def _header_behind_output(template: Template, manners: Manners, usual: str) -> str:
-    try:
-        return template.header([USER, manners.call_turn(), output_turn(_NAME)])
-    except TemplateError:
-        return usual
 
 
 def _needs_short_ids(template: Template, manners: Manners) -> bool:

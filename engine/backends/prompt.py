@@ -22,6 +22,7 @@ from engine.backends.base import Extension, RunSpec, StepSpec
 from engine.backends.constraint import Constraint
 from engine.backends.prompt_format import PromptFormat, Rendered, ToolContext
 from engine.backends.text_reader import TextReader
+from engine.backends.thinking import thinking_of
 from engine.errors import RequestError
 from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
@@ -68,6 +69,7 @@ class Prompt:
         self.tokens = TokenLog()
         self._form = form
         self._instructions = spec.instructions
+        self._thinking = thinking_of(spec.reasoning_effort)
         self._tools: ToolContext = form.tool_context(
             spec.tools, parallel=spec.parallel_tool_calls, text_format=spec.text_format
         )
@@ -87,7 +89,7 @@ class Prompt:
         Raises RequestError: `context_length_exceeded`, or with a path such as `[0].content[1]`.
         """
         base = len(self.tokens)
-        room = _Room(base + self._form.max_header, self._form.context_window)
+        room = _Room(base + self._form.headers.longest, self._form.context_window)
         begin = time.perf_counter()
         rendered = self._render(items)
         lead = self._lead() if rendered.spans else ()
@@ -128,7 +130,7 @@ class Prompt:
         """
         if not items or self._tail in (_Tail.EMPTY, _Tail.GIVEN):
             return []
-        spans = self._form.foresee("assistant", items, self._unanswered)
+        spans = self._form.foresee("assistant", items, self._unanswered, self._thinking)
         if sum(len(span.text) for span in spans) > _INLINE_CHARS:
             ids = await trio.to_thread.run_sync(self._ahead.tell, spans)
         else:
@@ -137,10 +139,9 @@ class Prompt:
 
     def _render(self, items: Sequence[Item]) -> Rendered:
         if self._tail is _Tail.EMPTY:
-            return self._form.start(self._instructions, self._tools, items)
-        if self._tail is _Tail.GIVEN:
-            return self._form.extend(self._last_role, items, self._unanswered)
-        return self._form.extend("assistant", items, self._unanswered)
+            return self._form.start(self._instructions, self._tools, items, self._thinking)
+        last_role = self._last_role if self._tail is _Tail.GIVEN else "assistant"
+        return self._form.extend(last_role, items, self._unanswered, self._thinking)
 
     def _unless_begun(self, ids: list[int]) -> list[int]:
         """Without the first id where the model has stopped at just that: what begins the next turn (GLM)."""
@@ -163,7 +164,7 @@ class Prompt:
     @property
     def num_turn_tokens(self) -> int:
         """How many ids `open_turn` gives after an extension."""
-        return len(self._form.header_after(self._role_before))
+        return len(self._form.headers.after(self._role_before, self._thinking).ids)
 
     def open_turn(self) -> list[int]:
         """Begin the model's turn: gives its header to the log and returns it; empty when the turn is open already.
@@ -177,7 +178,7 @@ class Prompt:
                 return []
             case _Tail.GIVEN | _Tail.STOPPED:
                 self._header_role = self._role_before
-                ids = [*self._lead(), *self._form.header_after(self._header_role)]
+                ids = [*self._lead(), *self._form.headers.after(self._header_role, self._thinking).ids]
                 self.tokens.give(ids)
                 self._tail = _Tail.OPEN
                 self._answers_call = False  # what comes next, if nothing is given, follows the model's own words
@@ -197,12 +198,12 @@ class Prompt:
         return self._tools.grammars.constraint(
             step,
             after_output=self._answers_call,
-            begins_in_thought=self._form.begins_in_thought(self._role_before),
+            begins_in_thought=self._form.begins_in_thought(self._role_before, self._thinking),
         )
 
     def new_parser(self, step: StepSpec) -> TextReader:
         """A parser for the step that is about to be sampled, which is to follow it: its calls are answered by order."""
-        self._parser = self._form.new_parser(self._tools, step, self._role_before)
+        self._parser = self._form.new_parser(self._tools, step, self._role_before, self._thinking)
         self._num_answered = 0
         return self._parser
 
@@ -239,7 +240,7 @@ class Prompt:
         """The context that a log ended with. Raises ValueError when this one is not new, or no step ended there."""
         if self.tokens.total:
             raise ValueError("only a new context can be restored")
-        if not spans or not (spans[-1].sampled or self._form.can_end(spans[-1].ids)):
+        if not spans or not (spans[-1].sampled or self._form.headers.are_last(spans[-1].ids)):
             raise ValueError("the past does not end with a step")
         self.tokens.extend(spans)
         last = spans[-1]

@@ -15,11 +15,13 @@ from engine.backends.base import StepSpec
 from engine.backends.families import BY_TRANSFORMERS, HERMES_IN_TEXT, Family, describe_tools, family_named, family_of
 from engine.backends.grammar import Grammars
 from engine.backends.harmony import HarmonyParser
+from engine.backends.headers import Headers
 from engine.backends.manners import manners_of
 from engine.backends.model_facts import ModelFacts
 from engine.backends.parser import StreamParser
-from engine.backends.template import MARK, Contents, Template, TemplateError, Turn
+from engine.backends.template import MARK, Contents, Template, TemplateError, Turn, Variables
 from engine.backends.text_reader import TextReader
+from engine.backends.thinking import Thinking, variables_of
 from engine.backends.toolset import ToolSet
 from engine.backends.turns import turns_of
 from engine.backends.vocabulary import Span, Vocabulary
@@ -81,8 +83,8 @@ class PromptFormat:
         self.manners = manners_of(template, family)
         shows = {"shows_tools": self.manners.shows_tools, "shows_calls": self.manners.shows_calls}
         self.family = msgspec.structs.replace(family, **shows)
-        self._headers = {role: self._markup_ids(text) for role, text in self.manners.headers.items()}
-        self.header_ids = self._headers["user"]
+        self.headers = Headers(template, self.manners, self._markup_ids)
+        self.header_ids = self.headers.after("user").ids
         self.close_ids = self._markup_ids(self.manners.closing)
         ends = [vocabulary.controls[end] for end in self.manners.ends if end in vocabulary.controls]
         self.end_ids = frozenset([*ends, *self.close_ids[:1]])
@@ -128,32 +130,23 @@ class PromptFormat:
 
     # --- rendering and encoding
 
-    def header_after(self, last_role: str | None) -> list[int]:
-        """What begins the model's turn behind one of this role."""
-        return self._headers.get(last_role or "", self.header_ids)
-
-    @property
-    def max_header(self) -> int:
-        """The most ids that begin a turn of the model."""
-        return max(map(len, self._headers.values()))
-
-    def can_end(self, ids: Sequence[int]) -> bool:
-        """Whether given ids end with what begins a turn of the model."""
-        return any(list(ids[len(ids) - len(header) :]) == header for header in self._headers.values())
-
-    def start(self, instructions: str | None, context: ToolContext, items: Sequence[Item]) -> Rendered:
+    def start(
+        self, instructions: str | None, context: ToolContext, items: Sequence[Item], thinking: Thinking = ""
+    ) -> Rendered:
         """A new context: system turn, tools, items. Raises RequestError."""
         contents = Contents()
         turns = [*self._opening(instructions, contents, context), *self._turns(items, contents)]
         shown = context.tools.documents() if self.family.shows_tools else ()
         tools = [contents.put_json(value, text) for value, text in shown]
         try:
-            text = self._template.start(turns, tools)
+            text = self._template.start(turns, tools, variables_of(thinking))
         except TemplateError as error:
-            text = self._start_bit_by_bit(turns, tools, error)
+            text = self._start_bit_by_bit(turns, tools, thinking, error)
         return Rendered(contents.spans(text), _last_role(turns))
 
-    def _start_bit_by_bit(self, turns: Sequence[Turn], tools: Sequence[Any], error: TemplateError) -> str:
+    def _start_bit_by_bit(
+        self, turns: Sequence[Turn], tools: Sequence[Any], thinking: Thinking, error: TemplateError
+    ) -> str:
         """The first user's turn with what is before it, then what the others add: for templates that want an order.
 
         Raises RequestError.
@@ -162,53 +155,62 @@ class PromptFormat:
         first = list(turns[:size])
         for begin in (first, _merged(first)):
             try:
-                text = self._template.start(begin, tools)
+                text = self._template.start(begin, tools, variables_of(thinking))
             except TemplateError:
                 continue
             roles = ["call" if "tool_calls" in turn else turn["role"] for turn in turns[size - 1 :]]
-            return text + "".join(map(self._extend, roles, ([turn] for turn in turns[size:])))
+            return text + "".join(
+                self._extend(role, [turn], thinking) for role, turn in zip(roles, turns[size:], strict=False)
+            )
         raise RequestError(str(error)) from error
 
-    def extend(self, last_role: str | None, items: Sequence[Item], labels: Sequence[str] = ()) -> Rendered:
+    def extend(
+        self, last_role: str | None, items: Sequence[Item], labels: Sequence[str] = (), thinking: Thinking = ""
+    ) -> Rendered:
         """What items add after a turn of `last_role`. labels: of the calls that they answer. Raises RequestError."""
         contents = Contents()
         turns = self._turns(items, contents, labels)
         if not turns:
             return Rendered([], None)
         shape = _shape(turns) if self._template.is_timeless else None
-        text = self._extend(last_role, turns) if shape is None else self._frame_again(last_role, shape)
+        if shape is None:
+            text = self._extend(last_role, turns, thinking)
+        else:
+            text = self._frame_again(last_role, shape, thinking)
         return Rendered(contents.spans(text), _last_role(turns))
 
-    def foresee(self, last_role: str | None, items: Sequence[Answer], labels: Sequence[str] = ()) -> list[Span]:
+    def foresee(
+        self, last_role: str | None, items: Sequence[Answer], labels: Sequence[str] = (), thinking: Thinking = ""
+    ) -> list[Span]:
         """What outputs add after a turn of `last_role`, up to the end of the last one's text so far."""
-        rendered = self.extend(last_role, [*items[:-1], _marked(items[-1])], labels)
+        rendered = self.extend(last_role, [*items[:-1], _marked(items[-1])], labels, thinking)
         spans = rendered.spans
         end = next((index for index in range(len(spans) - 1, -1, -1) if MARK in spans[index].text), 0)
         return [*spans[:end], Span(spans[end].text.rpartition(MARK)[0], False)] if spans else []
 
-    def _frame(self, last_role: str | None, shape: Shape) -> str:
+    def _frame(self, last_role: str | None, shape: Shape, thinking: Thinking) -> str:
         """What turns of this shape add. Their contents are stand-ins, so it is the same for all that come."""
-        return self._extend(last_role, [dict(turn) for turn in shape])
+        return self._extend(last_role, [dict(turn) for turn in shape], thinking)
 
-    def _extend(self, last_role: str | None, turns: Sequence[Turn]) -> str:
+    def _extend(self, last_role: str | None, turns: Sequence[Turn], thinking: Thinking) -> str:
         try:
-            return self._extend_at_once(last_role, turns)
+            return self._extend_at_once(last_role, turns, variables_of(thinking))
         except TemplateError as error:
             if len(turns) == 1:
                 raise RequestError(str(error)) from error
         # Mistral's want a turn of the model between two of the user.
         roles = [last_role, *(turn["role"] for turn in turns)]
-        return "".join(self._extend(role, [turn]) for role, turn in zip(roles, turns, strict=False))
+        return "".join(self._extend(role, [turn], thinking) for role, turn in zip(roles, turns, strict=False))
 
-    def _extend_at_once(self, last_role: str | None, turns: Sequence[Turn]) -> str:
+    def _extend_at_once(self, last_role: str | None, turns: Sequence[Turn], variables: Variables) -> str:
         # A template may join neighbouring turns of one role. What is committed cannot be joined to any more: then
         # the new turns are rendered as if they followed a turn of the model.
         fallback = "call" if turns[0]["role"] == "tool" else "assistant"
         name = turns[0].get("name", "look")
         if last_role and not (last_role == "assistant" and fallback == "call"):
             with suppress(TemplateError):
-                return self._template.extend(self.manners.before(last_role, name), turns)
-        return self._template.extend(self.manners.before(fallback, name), turns)
+                return self._template.extend(self.manners.before(last_role, name), turns, variables)
+        return self._template.extend(self.manners.before(fallback, name), turns, variables)
 
     def _turns(self, items: Sequence[Item], contents: Contents, labels: Sequence[str] = ()) -> list[Turn]:
         return turns_of(items, self.family, contents, self.manners, labels)
@@ -251,7 +253,9 @@ class PromptFormat:
             self._tool_contexts.popitem(last=False)
         return self._tool_contexts[key]
 
-    def new_parser(self, context: ToolContext, step: StepSpec, last_role: str | None = None) -> TextReader:
+    def new_parser(
+        self, context: ToolContext, step: StepSpec, last_role: str | None = None, thinking: Thinking = ""
+    ) -> TextReader:
         """A parser of the step's ids, behind a turn of this role; without callable tools, call syntax is text."""
         may_call = not step.is_summary and bool(context.tools.callable_under(step.tool_choice))
         tools = context.tools if may_call else ToolSet({})
@@ -261,13 +265,15 @@ class PromptFormat:
             # Here, because it takes a second, and hardly any model needs it.
             from engine.backends.transformers_parser import TransformersParser
 
-            header = self.manners.headers.get(last_role or "", self.manners.headers["user"])
+            header = self.headers.after(last_role, thinking).text
             return TransformersParser(self.vocabulary, self._response_template, tools, header, self.stop_ids)
-        return StreamParser(self.vocabulary, self.family, tools, in_reasoning=self.begins_in_thought(last_role))
+        return StreamParser(
+            self.vocabulary, self.family, tools, in_reasoning=self.begins_in_thought(last_role, thinking)
+        )
 
-    def begins_in_thought(self, last_role: str | None) -> bool:
+    def begins_in_thought(self, last_role: str | None, thinking: Thinking = "") -> bool:
         """Whether a turn of the model behind one of this role begins within its reasoning."""
-        header = self.manners.headers.get(last_role or "", self.manners.headers["user"])
+        header = self.headers.after(last_role, thinking).text
         return self.family.reasoning is not None and header.rstrip().endswith(self.family.reasoning[0])
 
 

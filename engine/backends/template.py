@@ -23,6 +23,8 @@ import jinja2.sandbox
 from engine.backends.vocabulary import Span
 
 Turn = Mapping[str, Any]
+Variables = Mapping[str, Any]  # that a template reads besides the turns
+NONE: Final[Variables] = {}
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 MARK: Final = "\ue002"  # stands where a made-up turn ends, to find out what a template writes behind it
@@ -102,30 +104,30 @@ class Template:
         except jinja2.TemplateError as error:
             raise TemplateError(f"The chat template cannot be read: {error}") from error
 
-    def start(self, turns: Sequence[Turn], tools: Sequence[Any] = ()) -> str:
+    def start(self, turns: Sequence[Turn], tools: Sequence[Any] = (), variables: Variables = NONE) -> str:
         """A new conversation. Raises TemplateError when the template refuses it."""
-        return self._render(turns, tools=list(tools) or None)
+        return self._render(turns, variables, tools=list(tools) or None)
 
-    def extend(self, before: Sequence[Turn], turns: Sequence[Turn]) -> str:
+    def extend(self, before: Sequence[Turn], turns: Sequence[Turn], variables: Variables = NONE) -> str:
         """What `turns` add to a conversation that ends like `before`, whose last turn holds the mark.
 
         Raises TemplateError.
         """
-        return self._split(before, turns)[1]
+        return self._split(before, turns, variables)[1]
 
     def closing(self, before: Sequence[Turn], turns: Sequence[Turn]) -> str:
         """What ends the last turn of `before`, which holds the mark, once `turns` follow. Raises TemplateError."""
-        return self._split(before, turns)[0]
+        return self._split(before, turns, NONE)[0]
 
-    def behind_mark(self, turns: Sequence[Turn]) -> str:
+    def behind_mark(self, turns: Sequence[Turn], variables: Variables = NONE) -> str:
         """What is rendered behind the mark. Raises TemplateError when the template does not show it."""
-        _, mark, behind = self._render(turns).rpartition(MARK)
+        _, mark, behind = self._render(turns, variables).rpartition(MARK)
         if not mark:
             raise TemplateError("The chat template does not show a turn's content.")
         return behind
 
-    def _split(self, before: Sequence[Turn], turns: Sequence[Turn]) -> tuple[str, str]:
-        closing, whole = self.behind_mark(before), self.behind_mark([*before, *turns])
+    def _split(self, before: Sequence[Turn], turns: Sequence[Turn], variables: Variables) -> tuple[str, str]:
+        closing, whole = self.behind_mark(before, variables), self.behind_mark([*before, *turns], variables)
         if whole.startswith(closing):
             return closing, whole[len(closing) :]
         # Some end a turn that others follow by another token: gpt-oss has <|end|> in place of <|return|>.
@@ -135,18 +137,18 @@ class Template:
             return whole[:end], whole[end:]
         raise TemplateError("The chat template changes earlier turns when new ones follow.")
 
-    def header(self, before: Sequence[Turn]) -> str:
+    def header(self, before: Sequence[Turn], variables: Variables = NONE) -> str:
         """What begins the model's turn behind a conversation that ends like `before`. Raises TemplateError."""
-        prefix = self._render(before)
-        whole = self._render(before, add_generation_prompt=True)
+        prefix = self._render(before, variables)
+        whole = self._render(before, variables, add_generation_prompt=True)
         if not whole.startswith(prefix):
             raise TemplateError("The chat template changes earlier turns when the model's turn begins.")
         return whole[len(prefix) :]
 
-    def _render(self, turns: Sequence[Turn], **variables: Any) -> str:
-        variables = {"add_generation_prompt": False, "tools": None, "documents": None} | variables
+    def _render(self, turns: Sequence[Turn], variables: Variables, **more: Any) -> str:
+        more = {"add_generation_prompt": False, "tools": None, "documents": None} | more
         try:
-            return self._template.render(messages=list(turns), **self._variables, **variables)
+            return self._template.render(messages=list(turns), **self._variables, **variables, **more)
         except jinja2.TemplateError as error:
             raise TemplateError(f"The chat template refused the turns: {error.message}") from error
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
