@@ -1,5 +1,6 @@
 """The comparison of the designs: they play the same run, what was measured is kept, and what may be said of it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from engine.commands.serve import UsageError
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
 from engine.compare.plan import AXES, CENTRE, SWITCHES, Case, Job, Plan, Point, estimate_s, full_plan, quick_plan
-from engine.compare.played import PHASES, RunFailed, check
+from engine.compare.played import PHASES, Course, RunFailed, check
 from engine.compare.results import (
     Header,
     Measurement,
@@ -25,6 +26,7 @@ from engine.compare.results import (
 )
 from engine.compare.run import make_work, measure
 from engine.compare.summary import Gain, Middle, Summary, rest, without_tools
+from engine.compare.target import Target
 from engine.compare.work import Script, Step, ToolRun, Work, read_script
 from tests.tiny import save_format
 
@@ -223,6 +225,50 @@ async def test_all_designs_make_the_same_run_and_say_what_each_had_to_redo(tmp_p
     assert switched.counts["items_new"] > by_design["append"].counts["items_new"]
     await measure(plan, results, tmp_path / "none", seen.append)
     assert len(seen) == len(group), "nothing is measured twice"
+
+
+async def play_something_else(target: Target, course: Course) -> None:
+    await DESIGNS["early"].play(target, course)
+    course.played.items[3] = {"type": "message", "content": "something else"}
+
+
+async def fail(target: Target, course: Course) -> None:
+    async with trio.open_nursery():
+        raise RunFailed("the server is gone")
+
+
+@pytest.mark.parametrize(
+    ("play", "error", "said"),
+    [(play_something_else, RunsDiffer, "chain at .* item 3"), (fail, RunFailed, "the server is gone")],
+)
+async def test_a_run_that_differs_or_fails_ends_the_comparison(tmp_path, monkeypatch, play, error, said) -> None:
+    tokenizer = str(save_format(tmp_path / "tokenizer"))
+    commands = ["cat README.md", "pytest", *(step.run[0] for step in read_script(compare_folder()).steps[1:5])]
+    work = Work(read_script(compare_folder()), dict.fromkeys(commands, ToolRun("", 0)))
+    results = begin(tmp_path / "out", Header(work, MACHINE))
+    plan = Plan(((Case(TINY, "append"), Case(TINY, "chain")),), 1)
+    played = []
+
+    async def play_once_right(target: Target, course: Course) -> None:
+        played.append(course)
+        await (DESIGNS["early"].play if len(played) == 1 else play)(target, course)  # the first warms up
+
+    wrong = dataclasses.replace(DESIGNS["chain"], play=play_once_right)
+    monkeypatch.setattr("engine.compare.run.DESIGNS", DESIGNS | {"chain": wrong})
+    with trio.fail_after(60), pytest.raises(error, match=said):
+        await measure(plan, results, tmp_path, lambda job: None, tokenizer=tokenizer)
+    assert [one.case.design for one in results.measured] == ["append"]
+
+
+def test_a_run_that_could_not_be_measured_is_said_so(tmp_path, monkeypatch, capsys) -> None:
+    def give_up(*args):
+        raise RunFailed("the server is gone")
+
+    monkeypatch.setattr("engine.commands.compare._results", lambda *args, **named: None)
+    monkeypatch.setattr("engine.commands.compare._measure", give_up)
+    with pytest.raises(SystemExit):
+        compare(tmp_path)
+    assert "could not be measured: the server is gone" in capsys.readouterr().out
 
 
 def test_the_command_measures_and_shows(tmp_path, monkeypatch, capsys) -> None:

@@ -67,6 +67,7 @@ def test_tables_have_a_row_for_each_design_and_all_axes(tmp_path) -> None:
     ]
     assert [row[0] for row in grids[0].rows] == [design.label for design in DESIGNS.values()]
     assert grids[0].rows[-3][:5] == ("append", "2.98 ± 0.00", "1.98 ± 0.00", "+34 %", "+60 %")
+    assert grids[1].rows[-3] == ("append", *["1.98 ± 0.00 (2.98) +34 %"] * 4)
     assert [row[0] for row in grids[5].rows] == [*SWITCHES, "early append off", "persistent connection off"]
     assert grids[-2].rows == [("append", "1.00 ± 0.00", "2 / 2", "4", "5", "0.01 ± 0.00")]
     assert grids[-1].rows == [("cat", "1", "0.50", "0.50"), ("pytest", "1", "2.00", "2.00")]
@@ -115,6 +116,7 @@ def test_files_show_everything_and_need_nothing_else(tmp_path) -> None:
     assert "http" not in page.replace("HTTP", "").replace("stateless http", "")
     assert "a &lt;processor&gt;" in page
     assert "about 40 % less end to end" in page
+    assert "<td>cat a</td><td>0.5000</td><td>1</td>" in page
     assert all(grid.title in page for grid in one.grids())
     found = json.loads(files[1].read_text())
     assert len(found["runs"]) == len(one.results.measured)

@@ -21,6 +21,7 @@ from engine.compare.commands import CannotRun, run_commands
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
 from engine.compare.plan import Job, Plan, estimate_s, full_plan, quick_plan
+from engine.compare.played import RunFailed
 from engine.compare.report import More, Report, has_matplotlib, keep_more, read_more
 from engine.compare.results import Header, OtherWork, Results, RunsDiffer, begin, check_equal, resume
 from engine.compare.run import make_work, measure
@@ -47,6 +48,9 @@ def compare_command(
         raise UsageError(str(error)) from error
     except RunsDiffer as error:
         console.print(f"[red]The designs did not come out the same, so there is nothing to compare:[/] {error}")
+        raise SystemExit(1) from None
+    except (RunFailed, trio.TooSlowError) as error:
+        console.print(f"[red]A run could not be measured:[/] {error or 'it took too long'}")
         raise SystemExit(1) from None
     report = Report(results, more)
     show(console, report)

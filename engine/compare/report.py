@@ -16,7 +16,7 @@ from engine.compare.plan import CENTRE
 from engine.compare.real import RealModel
 from engine.compare.results import Results
 from engine.compare.summary import PUBLISHED, Summary
-from engine.compare.tables import Grid, grids_of
+from engine.compare.tables import Grid, command_grid, grids_of
 
 _MORE: Final = "more.json"
 
@@ -70,7 +70,8 @@ class Report:
         as_json.write_text(json.dumps(self.as_object(), indent=1) + "\n")
         plots = self._draw(folder) if has_matplotlib() and self.summary.designs(CENTRE) else []
         header, title = self.results.header, wall_claim(self.summary).replace("\n", " ")
-        as_page.write_text(page(header, title, self.grids(), plots, self.against()), encoding="utf-8")
+        grids = [*self.grids(), command_grid(header)]
+        as_page.write_text(page(header, title, grids, plots, self.against()), encoding="utf-8")
         return [as_page, as_json, *(file for file, _ in plots)]
 
     def _draw(self, folder: Path) -> list[tuple[Path, str]]:

@@ -11,7 +11,7 @@ from engine.compare.commands import run_commands
 from engine.compare.designs import DESIGNS
 from engine.compare.measure import Bench, open_bench, settings_of
 from engine.compare.plan import SWITCHES, Job, Plan, Point
-from engine.compare.played import Item
+from engine.compare.played import Item, RunFailed
 from engine.compare.results import Results, RunsDiffer, first_difference, measurement
 from engine.compare.work import Script, Work, commands_of, first_steps, scenario
 
@@ -30,21 +30,37 @@ async def measure(
 ) -> None:
     """Do every job of the plan that `results` does not have. Calls `report` after each.
 
-    folder: for the servers' files. Raises RunsDiffer at the first run that made other items than those before it.
+    folder: for the servers' files. Raises RunsDiffer at the first run that made other items than those before it,
+    RunFailed at the first that did not complete.
     """
-    first_items: dict[str, list[Item]] = {}
     jobs = [job for job in plan.jobs() if job not in results.done]
     if not jobs:
         return
-    async with _open_benches(plan, results.header.work, folder, tokenizer) as benches:
-        for job in jobs:
-            case = job.case
-            played = await benches[case.switch].play(DESIGNS[case.design], case.point)
-            expected = first_items.setdefault(case.point.model, played.items)
-            if difference := first_difference(expected, played.items):
-                raise RunsDiffer(f"{case.design} at {case.point.model}: {difference}")
-            results.add(measurement(job, played))
-            report(job)
+    try:
+        async with _open_benches(plan, results.header.work, folder, tokenizer) as benches:
+            await _do(jobs, benches, results, report)
+    except BaseExceptionGroup as group:  # what is wrong with a run comes through the nurseries around it
+        raise _first(group) or group from None
+
+
+async def _do(jobs: list[Job], benches: dict[str, Bench], results: Results, report: Callable[[Job], None]) -> None:
+    first_items: dict[str, list[Item]] = {}
+    for job in jobs:
+        case = job.case
+        played = await benches[case.switch].play(DESIGNS[case.design], case.point)
+        expected = first_items.setdefault(case.point.model, played.items)
+        if difference := first_difference(expected, played.items):
+            raise RunsDiffer(f"{case.design} at {case.point.model}: {difference}")
+        results.add(measurement(job, played))
+        report(job)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The first exception of ours in it."""
+    found: BaseException | None = group.subgroup((RunsDiffer, RunFailed))
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 @asynccontextmanager

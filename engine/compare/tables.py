@@ -64,21 +64,25 @@ def _centre_row(summary: Summary, design: str) -> tuple[str, ...]:
 
 
 def axis_grid(summary: Summary, axis: Axis) -> Grid:
-    """Seconds without tools at each point of an axis, and what is saved over the baseline with a kept connection."""
-    designs = dict.fromkeys(design for point in axis.points for design in summary.designs(point))
+    """Seconds at each point of an axis, and what is saved over the baseline with a kept connection."""
+    measured = {design for point in axis.points for design in summary.designs(point)}
     rows = [
         (DESIGNS[design].label, *(_axis_cell(summary, Case(point, design)) for point in axis.points))
-        for design in designs
+        for design in DESIGNS
+        if design in measured
     ]
-    title = f"By {axis.name}: seconds without tools, and what is saved over stateless HTTP, kept"
+    title = (
+        f"By {axis.name}: seconds without tools (with them), and what is saved of the former over stateless HTTP, kept"
+    )
     return Grid(title, ("design", *(axis.written(point) for point in axis.points)), rows)
 
 
 def _axis_cell(summary: Summary, case: Case) -> str:
     if case not in summary:
         return ""
-    text = seconds(summary.middle(case, without_tools))
-    return text if case.design == "stateless" else f"{text}  {saved(summary, case, case.point, 'stateless')}"
+    with_tools = summary.middle(case, wall).median / 1000
+    text = f"{seconds(summary.middle(case, without_tools))} ({with_tools:.2f})"
+    return text if case.design == "stateless" else f"{text} {saved(summary, case, case.point, 'stateless')}"
 
 
 def switch_grid(summary: Summary) -> Grid:
@@ -138,7 +142,7 @@ def _real_row(row: str, runs: list[Turns]) -> tuple[str, ...]:
 
 
 def tool_grid(header: Header) -> Grid:
-    """What was fixed before the first measurement."""
+    """What was fixed before the first measurement, in sums."""
     by_program: dict[str, list[float]] = {}
     for command, run in header.work.runs.items():
         by_program.setdefault(command.partition(" ")[0], []).append(run.seconds)
@@ -147,6 +151,13 @@ def tool_grid(header: Header) -> Grid:
     ]
     head = ("tool", "commands", "seconds in all", "slowest s")
     return Grid("Tools, really run once before the first measurement", head, rows)
+
+
+def command_grid(header: Header) -> Grid:
+    """The same, each command by itself."""
+    runs = header.work.runs
+    rows = [(command, f"{run.seconds:.4f}", f"{len(run.output):,}") for command, run in runs.items()]
+    return Grid("Every command that was run, once", ("command", "seconds", "characters of output"), rows)
 
 
 def seconds(milliseconds: Middle) -> str:
