@@ -37,6 +37,7 @@ class Answer:
     a quarter of the letters. usage_in: a chunk of its own, as Cerebras and vLLM have it, or the one that ends.
     cut_after: bytes of the answer, its head included, after which the connection is dropped. slice_bytes: it comes in
     slices of so many. first_after_s, between_s: of the chunks; inf never comes. has_end: whether anything says so.
+    has_usage: whether tokens are counted at all.
     """
 
     deltas: Sequence[Json] = ()
@@ -56,6 +57,7 @@ class Answer:
     first_after_s: float = 0.0
     between_s: float = 0.0
     has_end: bool = True
+    has_usage: bool = True
 
     def usage(self, prompt_tokens: int) -> Json:
         """The counts of an answer to a prompt of so many tokens."""
@@ -135,7 +137,8 @@ class Shape:
         """The chunk with the finish reason, and one with the counts."""
         end = self.chunk(self.last_choice())
         wants_usage = bool((self.asked.get("stream_options") or {}).get("include_usage"))
-        counts = self.counts() if wants_usage or self.dialect == "cerebras" else self.timings()
+        has_counts = self.answer.has_usage and (wants_usage or self.dialect == "cerebras")
+        counts = self.counts() if has_counts else self.timings()
         if self.answer.usage_in == "end" or not wants_usage:
             yield end | counts
         else:

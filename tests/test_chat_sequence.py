@@ -185,6 +185,7 @@ async def test_llama_cpps_own_times_count() -> None:
         Answer(deltas=said("never"), cut_after=180),
         Answer(deltas=[], error=problem("broke", "server_error")),
         Answer(deltas=[], has_end=False),
+        Answer(deltas=[], finish="abort"),
     ],
 )
 async def test_a_turn_is_asked_for_again_before_its_first_token(first: Answer) -> None:
@@ -199,6 +200,7 @@ async def test_a_turn_is_asked_for_again_before_its_first_token(first: Answer) -
     [
         Answer(deltas=said("Hel"), error=problem("broke", "server_error")),
         Answer(deltas=said("Hel"), has_end=False),
+        Answer(deltas=said("Hel"), finish="error"),
         Answer(deltas=[*said("Hel"), {"content": 5}]),
     ],
 )
@@ -345,6 +347,40 @@ async def test_what_was_prepared_before_the_context_moved_is_not_taken() -> None
         await sample(run)
         with pytest.raises(ValueError, match="prepared at"):
             run.commit(early)
+
+
+async def test_what_was_prepared_for_a_context_that_is_as_long_by_chance_follows_what_came() -> None:
+    server = ContractServer([CALLS, HELLO])
+    async with open_run(server) as run:
+        early = await run.prepare([FunctionCallOutput(call_id="ours", output="early")])
+        await sample(run)
+        run.context.num_tokens = early.base
+        run.commit(early)
+        await sample(run)
+    assert server.asked[1].body["messages"][-1]["tool_call_id"] == "call_1"
+
+
+async def test_a_past_without_items_is_none() -> None:
+    async with open_chat(ContractServer()) as backend:
+        run = backend.open_sequence(spec())
+        with pytest.raises(ValueError, match="does not end"):
+            run.restore(Past([], [[user("hi")]], 9))
+        await run.foresee([FunctionCallOutput(call_id="c", output="x")])
+        run.restore(Past([], [], 9, [user("hi")]))
+        assert run.num_context_tokens == 9
+        with pytest.raises(ValueError, match="only a new"):
+            run.restore(Past([], [], 9, [user("hi")]))
+        run.close()
+
+
+async def test_a_step_that_has_failed_cannot_be_interrupted() -> None:
+    async with open_run(ContractServer([Answer(status=400, error=problem("no", "wrong_api_format"))])) as run:
+        run.start_step(StepSpec())
+        with pytest.raises(BackendError):
+            await run.next_deltas()
+        with pytest.raises(BackendError):
+            run.interrupt()
+        run.cancel_step()
 
 
 async def test_it_does_one_thing_at_a_time() -> None:

@@ -76,6 +76,8 @@ MODEL_ERROR: Final = Answer(status=500, error=problem("broken", "server_error"))
         (ContractServer(spoilt(pieces=[])), "ids: they are taken and given", "return_raw_tokens"),
         (ContractServer(spoilt(pieces=EIGHT)), "ids: an answer can be gone on with", "greedy"),
         (ContractServer(dutiful), "a wrong key is a 401", "it answered"),
+        (ContractServer(spoilt(has_usage=False)), "chat: an answer is streamed", "no usage"),
+        (ContractServer(spoilt(error=problem("broken", "oops"))), "chat: an answer is streamed", "oops"),
         (ContractServer(dutiful), "rate limits are told", "no x-ratelimit headers"),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import BrokenStream, error_chunk
 
 _DONE: Final = b"[DONE]"
+_GIVEN_UP: Final = ("abort", "error")  # vLLM when it is overrun; services in front of others
 
 
 class ChatTurn:
@@ -72,6 +73,8 @@ class ChatTurn:
             self._take_choice(choice)
 
     def _take_choice(self, choice: Choice) -> None:
+        if choice.finish_reason in _GIVEN_UP:
+            raise BrokenStream(f"the service gave the turn up: {choice.finish_reason}")
         deltas = self.parser.feed(choice)
         self.num_taken += self.parser.has_begun
         self._deltas += deltas
