@@ -280,6 +280,11 @@ def _contradiction(settings: Settings) -> str | None:
         )
     if s.store_wait and s.store == "none":
         return "store_wait is set but store is none: there is nothing to wait for"
+    if s.code_interpreter and s.code_timeout_s > s.hosted_timeout_s:
+        return (
+            f"code_timeout_s ({s.code_timeout_s:g}) is longer than hosted_timeout_s ({s.hosted_timeout_s:g}), "
+            "which would end the call before"
+        )
     if s.ledger == "none" and (s.ledger_wait or s.budget_tokens or s.budget_tokens_per_principal):
         name = next(n for n in ("ledger_wait", "budget_tokens", "budget_tokens_per_principal") if getattr(s, n))
         return f"{name} is set but ledger is none: there is nothing that counts"

@@ -20,6 +20,7 @@ class Tool(msgspec.Struct, frozen=True):
 
     `grammar` holds a custom tool's `format` of type grammar ({"syntax": "lark" | "regex", "definition": ...}).
     hosted: the type of the items that its calls become, of one that the server runs itself; None for a client's.
+    item_fields: what those items show besides the call.
     """
 
     kind: ToolKind
@@ -31,6 +32,7 @@ class Tool(msgspec.Struct, frozen=True):
     grammar: dict[str, Any] | None = None
     hosted: str | None = None
     needs_approval: bool = False
+    item_fields: dict[str, Any] = {}
 
 
 class SkippedTool(msgspec.Struct, frozen=True):

@@ -149,6 +149,7 @@ LAYERS: dict[str, str] = {
         database
         customtool
         group_commit
+        hosted/code_interpreter
         hosted/configured
         hosted/fake
         hosted/cell
@@ -156,6 +157,7 @@ LAYERS: dict[str, str] = {
         hosted/fetch
         hosted/functions
         hosted/guarded
+        hosted/reading
         hosted/runner
         hosted/toolbox
         hosted/limited
@@ -256,6 +258,7 @@ LAYERS: dict[str, str] = {
         history
         hosted/addresses
         hosted/base
+        hosted/builtin_shapes
         hosted/kinds
         hosted/mcp_definition
         hosted/shapes

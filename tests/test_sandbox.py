@@ -74,7 +74,7 @@ async def test_files_of_one_run_stay_and_are_seen_by_no_other(containers: Contai
 
 
 @pytest.mark.sandbox
-async def test_the_machine_is_not_seen(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_machine_is_not_seen(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:  # P140
     monkeypatch.setenv("VERY_SECRET", "key")
     code = """
 import os
@@ -144,7 +144,7 @@ FORKS = "import os\nfor _ in range(6):\n    if os.fork() == 0: break\n"
         ("import itertools\nfor n in itertools.count(): open(f'f{n}', 'w')", LIMITS, "100 in number"),
     ],
 )
-async def test_an_attack_on_what_is_watched_is_stopped(
+async def test_an_attack_on_what_is_watched_is_stopped(  # P141
     containers: Containers, code: str, limits: SandboxLimits, why: str
 ) -> None:
     output, fault = await run(containers, code, limits)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from engine.hosted.base import HostedCall, HostedResult, Sketch
+from engine.hosted.builtin_shapes import CodeInterpreterShape, FileSearchShape, WebSearchShape
 from engine.hosted_events import (
     McpCallArgumentsDelta,
     McpCallArgumentsDone,
@@ -74,11 +75,17 @@ class McpCallShape:
         return fields
 
 
-SHAPES: Final[dict[str, Shape]] = {"mcp_call": McpCallShape()}
+SHAPES: Final[dict[str, Shape]] = {
+    "mcp_call": McpCallShape(),
+    "file_search_call": FileSearchShape(),
+    "web_search_call": WebSearchShape(),
+    "code_interpreter_call": CodeInterpreterShape(),
+}
 
 
 def item_of(call: HostedCall, status: str, result: HostedResult | None = None) -> dict[str, Any]:
     """The whole item as it is now."""
     kind = call.tool.hosted or ""
     more = result.fields if result is not None else {}
-    return {"type": kind, "id": call.id, "status": status, **SHAPES[kind].item(call, result), **more}
+    head = {"type": kind, "id": call.id, "status": status}
+    return head | call.tool.item_fields | SHAPES[kind].item(call, result) | more
