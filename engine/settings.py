@@ -58,6 +58,7 @@ class ModelSettings(BaseModel):
     tokenizer: str | None = None
     base_url: str | None = None
     key_file: str | None = None
+    context_window: int | None = Field(None, ge=0)
     token_cache: bool | None = None
     aliases: list[str] = []
     defaults: ModelDefaults = ModelDefaults()
@@ -67,7 +68,7 @@ class ModelSettings(BaseModel):
 
 OF_A_BACKEND: Final = (
     "backend", "model", "device", "dtype", "threads", "max_kv_bytes", "max_step_ms", "family", "tokenizer", "base_url",
-    "key_file", "token_cache",
+    "key_file", "context_window", "token_cache",
 )  # fmt: skip
 REMOTE: Final = ("cerebras", "vllm", "llamacpp", "openai")  # backends that are somebody else's HTTP API
 
@@ -112,6 +113,7 @@ class Settings(BaseSettings):
     )
     base_url: str = Field("", description="where the service is, /v1 included; empty: its usual place")
     key_file: str = Field("", description="file with the service's key; empty: its usual environment variable")
+    context_window: int = Field(0, ge=0, description="tokens of a service's model; 0: as it or the tokenizer says")
     token_cache: bool = Field(True, description="false: the script backend renders the history each turn (benches)")
     models: dict[str, ModelSettings] = Field(
         {}, description="several models by name, each with backend, aliases, defaults, limits; the first is the default"
@@ -249,7 +251,7 @@ class Settings(BaseSettings):
         if not backend.startswith("script:"):
             own = {"tokenizer": "", "token_cache": True} | own  # they are for scripts, which others may be
         if backend not in REMOTE:
-            own = {"base_url": "", "key_file": ""} | own
+            own = {"base_url": "", "key_file": "", "context_window": 0} | own
         return self.model_copy(update={"models": {}} | own)
 
     @classmethod
@@ -308,7 +310,7 @@ def _contradiction_of_backends(settings: Settings) -> str | None:
         )
     if s.tokenizer and not s.backend.startswith("script:") and s.backend not in REMOTE:
         return f"tokenizer ({s.tokenizer}) is not for backend {s.backend}: its model has its own"
-    for name in ("base_url", "key_file"):
+    for name in ("base_url", "key_file", "context_window"):
         if getattr(s, name) and s.backend not in REMOTE:
             return f"{name} ({getattr(s, name)}) is set but backend is {s.backend}, which is no service"
     if not s.token_cache and not s.tokenizer:

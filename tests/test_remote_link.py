@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.errors import BrokenStream, TooSlow, Unreachable, UpstreamError
@@ -136,7 +137,7 @@ async def test_what_is_refused_in_plain_json_too_is_no_fault_of_the_encoding() -
 # --- what is tried again
 
 
-async def test_a_connection_that_the_service_has_closed_is_made_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_connection_that_the_service_has_closed_is_made_again(autojump_clock: MockClock) -> None:
     async with open_peer(answering) as peer, open_line(peer) as line:
         peer.replies = [Reply(sse("x"), headers={"connection": "close"})]
         await line.converse(Words())
@@ -145,7 +146,7 @@ async def test_a_connection_that_the_service_has_closed_is_made_again(autojump_c
     assert trio.current_time() == pytest.approx(0, abs=0.1)
 
 
-async def test_a_service_that_was_started_again_is_found_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_service_that_was_started_again_is_found_again(autojump_clock: MockClock) -> None:
     async with open_peer(answering) as peer:
         line = Link(LinkConfig(base_url=peer.url)).new_line()
         await line.converse(Words())
@@ -170,7 +171,7 @@ async def test_a_service_that_was_started_again_is_found_again(autojump_clock: t
         (refusal(500, "queue exceeded", retry_after_ms="1500"), 1.5),
     ],
 )
-async def test_waits_before_it_asks_again(reply: Reply, wait_s: float, autojump_clock: trio.testing.MockClock) -> None:
+async def test_waits_before_it_asks_again(reply: Reply, wait_s: float, autojump_clock: MockClock) -> None:
     async with open_peer(answering) as peer, open_line(peer) as line:
         peer.replies = [reply]
         turn = Words()
@@ -179,7 +180,7 @@ async def test_waits_before_it_asks_again(reply: Reply, wait_s: float, autojump_
     assert trio.current_time() == pytest.approx(wait_s, rel=0.3)
 
 
-async def test_gives_up_after_so_many_tries(autojump_clock: trio.testing.MockClock) -> None:
+async def test_gives_up_after_so_many_tries(autojump_clock: MockClock) -> None:
     async with open_peer(lambda asked: refusal(503)) as peer, open_line(peer, retries=2) as line:
         with pytest.raises(UpstreamError, match="failed"):
             await line.converse(Words())
@@ -237,7 +238,7 @@ async def test_what_breaks_behind_the_end_does_no_harm() -> None:
 
 
 async def test_each_attempt_that_brought_something_starts_the_count_anew(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: MockClock,
 ) -> None:
     def one_word(asked: Asked) -> Reply:
         words = answering(asked).parts
@@ -260,7 +261,7 @@ async def test_each_attempt_that_brought_something_starts_the_count_anew(
         (sse(2.0, "a", 4.0, "b", None), 11),
     ],
 )
-async def test_silence_breaks_the_stream(parts: Any, after_s: float, autojump_clock: trio.testing.MockClock) -> None:
+async def test_silence_breaks_the_stream(parts: Any, after_s: float, autojump_clock: MockClock) -> None:
     times = {"first_token_s": 3, "between_tokens_s": 5, "retries": 0}
     async with open_peer() as peer, open_line(peer, **times) as line:
         peer.replies = [Reply(parts)]
@@ -270,7 +271,7 @@ async def test_silence_breaks_the_stream(parts: Any, after_s: float, autojump_cl
         await peer.closed.wait()
 
 
-async def test_a_turn_ends_when_all_its_time_is_over(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_turn_ends_when_all_its_time_is_over(autojump_clock: MockClock) -> None:
     async with open_peer() as peer, open_line(peer, total_s=10) as line:
         peer.replies = [Reply(sse(*["a", 1.0] * 20))]
         with pytest.raises(TooSlow):
@@ -278,7 +279,7 @@ async def test_a_turn_ends_when_all_its_time_is_over(autojump_clock: trio.testin
         assert trio.current_time() == pytest.approx(10, abs=0.1)
 
 
-async def test_nobody_listening_is_unreachable(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nobody_listening_is_unreachable(autojump_clock: MockClock) -> None:
     async with open_peer() as peer:
         pass
     async with open_line(peer, retries=1) as line:
@@ -296,6 +297,20 @@ async def test_cancelling_closes_the_connection_at_once() -> None:
             nursery.cancel_scope.cancel()
         with trio.fail_after(1):
             await peer.closed.wait()
+
+
+async def test_a_connection_that_rested_for_too_long_is_made_anew() -> None:
+    async with open_peer(answering) as peer, open_line(peer, max_idle_s=1e-9) as line:
+        await line.converse(Words())
+        await line.converse(Words())
+    assert [asked.connection for asked in peer.asked] == [1, 2]
+
+
+async def test_an_event_that_is_too_large_breaks_the_stream(autojump_clock: MockClock) -> None:
+    parts: list[bytes | float | None] = [b'data: "' + b"x" * 200, 1.0, b'"\n\n']
+    async with open_peer(lambda asked: Reply(parts)) as peer, open_line(peer, max_event_bytes=100) as line:
+        with pytest.raises(BrokenStream):
+            await line.converse(Words())
 
 
 # --- what is heard, what is told
@@ -325,7 +340,7 @@ async def test_get_gives_the_body_or_the_error() -> None:
             await line.get("/models")
 
 
-async def test_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
     caplog.set_level(logging.DEBUG)
     async with open_peer(answering) as peer:
         line = Link(LinkConfig(base_url=peer.url, key=KEY, retries=1)).new_line()

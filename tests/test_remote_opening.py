@@ -10,6 +10,8 @@ import pytest
 
 from engine.backends.base import Backend, RunSpec, StepSpec
 from engine.backends.remote.chat import ChatBackend
+from engine.backends.remote.encoding import Encoding
+from engine.backends.remote.opening import link_of
 from engine.backends.remote.raw import RawBackend
 from engine.backends.remote.services import SERVICES, NotUsable, base_url_of, read_key
 from engine.commands.backend import choose_backend
@@ -74,6 +76,35 @@ async def test_with_a_tokenizer_it_is_the_raw_route(folder: str, dialect: Any) -
         form = backend._form
         assert form.context_window == (CONTEXT_WINDOW if dialect == "cerebras" else 1000)
     assert "msgpack" in server.asked[-1].headers["content-type"] or dialect != "cerebras"
+
+
+async def test_the_settings_say_how_long_the_context_is_before_anybody_else(folder: str) -> None:
+    async with (
+        open_contract_server(ContractServer(speaking(hashed), dialect="vllm")) as url,
+        opened(backend="vllm", base_url=url, model="test-model", tokenizer=folder, context_window=500) as backend,
+    ):
+        assert isinstance(backend, RawBackend)
+        assert backend._form.context_window == 500
+
+
+def test_the_way_to_a_service_is_as_the_settings_say() -> None:
+    named = {
+        "upstream_connect_s": 1.5,
+        "upstream_first_token_s": 2.5,
+        "upstream_between_tokens_s": 3.5,
+        "upstream_total_s": 4.5,
+        "upstream_idle_s": 5.5,
+        "upstream_retries": 6,
+        "upstream_max_wait_s": 7.5,
+        "max_upstream_event_bytes": 8,
+        "upstream_msgpack": False,
+    }
+    link = link_of(load(backend="cerebras", base_url="http://a/v1", **named), SERVICES["cerebras"], "http://a/v1")
+    told = link.config
+    assert (told.connect_s, told.first_token_s, told.between_tokens_s, told.total_s) == (1.5, 2.5, 3.5, 4.5)
+    assert (told.max_idle_s, told.retries, told.max_wait_s, told.max_event_bytes) == (5.5, 6, 7.5, 8)
+    assert told.encoding == Encoding(gzip=True)
+    assert link.new_client().timeout.connect == 1.5
 
 
 @pytest.mark.parametrize("dialect", [*DIALECTS, "openai"])

@@ -152,6 +152,27 @@ async def test_the_service_s_account_is_the_step_s(form: PromptFormat, dialect: 
         assert end.timing.queue_ms == pytest.approx(250 if dialect == "cerebras" else 0, abs=100)
 
 
+async def test_what_a_first_request_computed_is_not_reused(form: PromptFormat) -> None:
+    answer = speaking(saying(form, "Hi", "You"), cached_tokens=10_000)
+    cuts = iter([None, 600])
+    server = served(lambda sent: replace(answer(sent), cut_after=next(cuts, None)))
+    async with open_remote(server, form) as backend:
+        sequence = backend.open_sequence(spec())
+        *_, end = await step(sequence, GO)
+        assert isinstance(end, StepEnd) and end.timing.tokens_prefilled == 0
+        old = len(context(sequence))
+        *_, end = await step(sequence, SUN)
+        assert (end.timing.tokens_reused, end.timing.tokens_prefilled) == (old, end.timing.tokens_new)
+    assert len(server.asked) == 3
+
+
+async def test_a_filtered_answer_is_not_taken_for_a_whole_one(form: PromptFormat) -> None:
+    server = served([Answer(pieces=[Piece("", (50,))], finish="content_filter")])
+    async with open_remote(server, form) as backend:
+        *_, end = await step(backend.open_sequence(spec()), GO)
+        assert isinstance(end, StepEnd) and end.reason == "content_filter"
+
+
 async def test_a_full_context_ends_the_step_without_asking(form: PromptFormat) -> None:
     server = served(speaking(hashed))
     async with open_remote(server, form) as backend:
@@ -416,6 +437,7 @@ async def test_a_call_of_no_tool_cannot_be_required(form: PromptFormat) -> None:
         ("vllm", b'{"choices":[{"text":"a","token_ids":[7],"prompt_token_ids":[1]}]}', Chunk([7])),
         ("vllm", b'{"choices":[{"text":"","token_ids":null,"finish_reason":"length"}]}', Chunk(end="length")),
         ("cerebras", b'{"choices":[{"tokens":[],"finish_reason":"stop"}]}', Chunk(end="stop")),
+        ("vllm", b'{"choices":[{"token_ids":[],"finish_reason":"content_filter"}]}', Chunk(end="content_filter")),
         (
             "cerebras",
             b'{"choices":[],"usage":{"prompt_tokens_details":{"cached_tokens":3}},"time_info":{"queue_time":0.001}}',

@@ -50,6 +50,7 @@ def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
         ({"backend": "script:demo", "token_cache": False}, ("token_cache", "tokenizer is empty")),
         ({"base_url": "http://a/v1"}, ("base_url (http://a/v1)", "backend is local")),
         ({"backend": "script:demo", "key_file": "k"}, ("key_file (k)", "backend is script:demo")),
+        ({"context_window": 9}, ("context_window (9)", "backend is local")),
         ({"backend": "openai", "tokenizer": "default"}, ("tokenizer (default)", "backend is openai")),
         ({"models": {"a": {"tokenizer": "default"}}}, ("models.a: tokenizer (default)", "backend local")),
         ({"models": {"a": {"max_output_tokens": 1, "defaults": {"max_output_tokens": 2}}}}, ("models.a", "(2)", "(1)")),

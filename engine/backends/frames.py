@@ -131,7 +131,7 @@ class Finished(_Frame, frozen=True, tag="finished"):
 
     seq: int
     job: int
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "content_filter"]
     reused: int
     prefilled: int
     queue_ms: float

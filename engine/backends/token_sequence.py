@@ -114,6 +114,11 @@ class TokenSequence:
         return len(self.tokens)
 
     @property
+    def num_new_tokens(self) -> int:
+        """Tokens since the end of the step before: what was given, and what this step has sampled."""
+        return self.tokens.total - self._num_seen
+
+    @property
     def num_turn_tokens(self) -> int:
         return self.prompt.num_turn_tokens
 

@@ -156,8 +156,8 @@ class Step:
         return deltas
 
     def _reason(self, end: Finished) -> Reason:
-        if end.reason == "stop":
-            return "stop"
+        if end.reason != "length":
+            return end.reason
         return "context_length_exceeded" if self._ends_context else "max_output_tokens"
 
     @property

@@ -17,7 +17,7 @@ from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.errors import BrokenStream, error_chunk
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-End = Literal["stop", "length"]
+End = Literal["stop", "length", "content_filter"]
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,10 +157,13 @@ class _Completions:
         )
 
 
+_ENDS: Final[dict[str, End]] = {"length": "length", "content_filter": "content_filter"}
+
+
 def _end(reason: str) -> End:
-    if reason == "abort":
+    if reason in ("abort", "error"):
         raise BrokenStream("the service gave the turn up")
-    return "length" if reason == "length" else "stop"
+    return _ENDS.get(reason, "stop")
 
 
 def _common(ask: Ask, stream: bool) -> dict[str, Any]:

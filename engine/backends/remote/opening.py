@@ -65,9 +65,9 @@ def _open(
 
 
 async def _load_format(settings: Settings, window: int | None, progress: Progress) -> PromptFormat:
-    """The model's own format; its context is as long as the service says, if it does."""
+    """The model's own format; its context is as long as the settings say, or else the service, if it does."""
     folder = await trio.to_thread.run_sync(resolve_tokenizer, settings.tokenizer, progress)
-    load = partial(PromptFormat.load, folder, context_window=window, family=settings.family)
+    load = partial(PromptFormat.load, folder, context_window=settings.context_window or window, family=settings.family)
     return await trio.to_thread.run_sync(load)
 
 

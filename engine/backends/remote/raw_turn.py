@@ -29,6 +29,8 @@ class Context(Protocol):
 
     @property
     def num_context_tokens(self) -> int: ...
+    @property
+    def num_new_tokens(self) -> int: ...
     def ask(self, job: int) -> Sample: ...
     def on_sampled(self, report: Sampled) -> None: ...
     def on_finished(self, report: Finished) -> None: ...
@@ -45,11 +47,13 @@ class RawTurn:
         self._dialect = dialect
         self._spec = spec
         self._base = context.num_context_tokens
+        self._num_old = self._base - context.num_new_tokens
         self._began = now_ms()
         self._first_at: float | None = None
         self._end: End | None = None
         self._chunk = Chunk()  # the last that told of reused tokens and times
         self._is_reported = False
+        self._num_requests = 0
         self._num_came = 0  # with the request under way
         self._is_streamed = True
         self._wants_whole = False
@@ -83,6 +87,7 @@ class RawTurn:
         spec = self._spec
         self._is_streamed, self._wants_whole = not self._wants_whole, False
         self._num_came = 0
+        self._num_requests += 1
         ask = Ask(
             model=spec.model,
             max_tokens=self._num_left if self._is_streamed else min(self._num_left, _WHOLE_IDS),
@@ -122,7 +127,7 @@ class RawTurn:
         """Whether the request is over with this."""
         if chunk.num_cached is not None or chunk.times is not None:
             self._chunk = chunk
-        if chunk.end == "stop" or (chunk.end == "length" and self._is_streamed):
+        if chunk.end is not None and (chunk.end != "length" or self._is_streamed):
             self._end = chunk.end
         if not self._is_streamed and chunk.is_last and not self._num_came:
             raise BrokenStream("no ids came")
@@ -157,19 +162,24 @@ class RawTurn:
         if end == "stop" and self._hold and self._hold.tail:
             context.on_sampled(Sampled(context.number, self._job, self._prompt.ids_of(self._hold.tail)))
         first_at = now if self._first_at is None else self._first_at
-        reused, times = self._chunk.num_cached or 0, self._chunk.times
+        reused, times = self._num_reused(), self._chunk.times
         context.on_finished(
             Finished(
                 context.number,
                 self._job,
                 end,
-                reused=min(reused, self._base),
-                prefilled=max(self._base - reused, 0),
+                reused=reused,
+                prefilled=self._base - reused,
                 queue_ms=times.queue_ms if times else 0.0,
                 prefill_ms=times.prefill_ms if times else first_at - self._began,
                 sampling_ms=times.sampling_ms if times else now - first_at,
             )
         )
+
+    def _num_reused(self) -> int:
+        """Of the context at the step's beginning. A second request finds what the first has computed of what is new."""
+        reused = min(self._chunk.num_cached or 0, self._base)
+        return reused if self._num_requests < 2 else min(reused, self._num_old)
 
     def _seed(self) -> int | None:
         """Another one at each place of the context, or every request would draw the same numbers."""
