@@ -259,7 +259,7 @@ def shared_length(contexts: list[list[int]]) -> int:
 
 def measure(form: PromptFormat, model: torch.nn.Module, probes: list[Probe]) -> list[float]:
     """Log-probability of a call's first two tokens, for each probe."""
-    first, second = form.vocabulary.encode(form.family.call_open)[:2]
+    first, second = form.vocabulary.encode(form.family.calls.open)[:2]
     contexts = [trio.run(context, form, TOOLS[tools], items) for tools, items in probes]
     found = [0.0] * len(probes)
     for tools in {tools for tools, _ in probes}:

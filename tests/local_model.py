@@ -18,6 +18,7 @@ class NumbersParser:
     """Says each id as a number."""
 
     num_calls = 0
+    num_reasoning = 0
 
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
         return [TextDelta("".join(f"{id_} " for id_ in ids))]

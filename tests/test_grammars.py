@@ -140,18 +140,15 @@ def test_auto_leaves_the_model_free_until_it_opens_a_call(name):
     of = family(name)
     held = of.prompt(WEATHER).constraint(StepSpec())
     kind = of.form.family.name
-    if kind == "hermes-in-text":
-        assert held is None  # the tag is several tokens there
-        return
-    assert held.mode == {"smollm2": "decide", "llama": "always", "harmony": "always"}.get(kind, "on_trigger")
+    spans_the_turn = ("llama", "harmony", "hermes-in-text")  # no token opens a call there, and nothing else
+    assert held.mode == ("decide" if kind == "smollm2" else "always" if kind in spans_the_turn else "on_trigger")
     if held.mode == "decide":
         return
     text = "<|channel|>final<|message|>It is late.\n{" if kind == "harmony" else "It is late.\n{"
     assert of.accepts(held, text)
     call = of.call("get_weather", {"city": "Paris", "unit": "C"})
-    if held.mode == "always":
-        assert of.accepts(held, call)
-    else:
+    assert of.accepts(held, call + of.stop)
+    if kind not in ("llama", "harmony"):
         assert of.accepts(held, of.thought + "Well. " + call + of.stop)
     bad = call.replace("unit", "unix")
     assert not of.accepts(held, bad)

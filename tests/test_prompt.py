@@ -459,13 +459,13 @@ def test_required_holds_from_the_first_token():
     assert caught.value.param == "tool_choice"
 
 
-def test_auto_decides_or_waits_for_the_trigger_or_is_free():
+def test_auto_decides_or_waits_for_the_trigger_or_spans_the_turn():
     decided = constraint(ToolChoice())
     opening = form().vocabulary.encode(form().family.calls.open)
     assert (decided.mode, [decided.trigger_id, decided.second_id]) == ("decide", opening[:2])
     triggered = constraint(ToolChoice(), HERMES, True)
     assert (triggered.mode, triggered.trigger_id) == ("on_trigger", form(HERMES, True).vocabulary.added["<tool_call>"])
-    assert constraint(ToolChoice(), HERMES, False) is None
+    assert constraint(ToolChoice(), HERMES, False).mode == "always"  # as long as it does not call, it says anything
 
 
 def test_the_threshold_behind_an_output_is_another_one():

@@ -279,6 +279,27 @@ def test_effort_is_told_in_the_templates_words(name, effort, begins, header):
     assert run._form.begins_in_thought("user", thinking_of(effort)) == header.endswith("<think>")
 
 
+THOUGHTS = {
+    "qwen3": "<think>\nhm\n</think>\n\nHi",
+    "glm-4.6": "\n<think>hm</think>\nHi",
+    "deepseek-r1-distill": "hm\n</think>\n\nHi",
+    "gpt-oss": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+}
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_thoughts_are_counted_in_every_family(name):
+    run = new_prompt(name)
+    give(run, user("go"))
+    parser, ids = run.new_parser(StepSpec()), run._form.encode([Span(THOUGHTS[name], True)])
+    deltas = parser.feed(ids) + parser.close()
+    assert ["hm" in delta.text for delta in deltas] == [True, False]
+    # The thoughts and their tags; a little more or less where tokens do not end with them.
+    inside = THOUGHTS[name].partition("Hi")[0].partition("<|start|>")[0].partition("analysis")
+    expected = len(run._form.encode([Span(inside[2] or inside[0], True)]))
+    assert abs(parser.num_reasoning - expected) <= 2
+
+
 def test_templates_that_rewrite_earlier_turns_are_noticed():
     assert {name for name in NAMES if family_format(name).manners.rewrites} == {
         "qwen3", "gpt-oss", "glm-4.6", "mistral-nemo", "mistral-small-3.2"

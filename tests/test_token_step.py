@@ -150,3 +150,15 @@ def test_the_parser_gets_chances_where_they_are_wanted(parallel_calls):
     under_way.sampled([5, 6], chances, 10.0)
     under_way.take()
     assert parser.chances == chances
+
+
+def test_thoughts_are_part_of_the_usage():
+    class Thinker(NumbersParser):
+        num_reasoning = 3
+
+    step = Step(10, 9, Thinker(), None, given=0, ends_context=False, began=0.0)
+    step.sampled([5, 6], None, 1.0)
+    assert step.interrupt(2.0)[-1].usage.output_tokens_details.reasoning_tokens == 2  # not more than were drawn
+    step = Step(10, 9, Thinker(), None, given=0, ends_context=False, began=0.0)
+    step.sampled([5, 6, 7, 8], None, 1.0)
+    assert step.interrupt(2.0)[-1].usage.output_tokens_details.reasoning_tokens == 3

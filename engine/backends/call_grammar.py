@@ -49,20 +49,27 @@ class CallGrammar:
         """A turn that calls these (label, tool), or gives an answer, where there is one to give.
 
         thought: `open` for a turn that begins within the model's reasoning, `may` for one that may begin with some.
-        may_talk: or says anything else.
+        may_talk: or says anything else, before calls too where a tag that is no token opens them.
         """
         if answer is not None and tools and self._syntax.begins_turn:
             return f"start: {self._call_or_answer(tools, answer)}\n"
         ways = ["calls"] * bool(tools) + ["answer"] * (answer is not None) + ["talk"] * may_talk
+        if may_talk and self._tag_is_text:
+            ways = ["talk", "up_to_calls behind"]
         lines = [f"start: {self._lead(thought)}({' | '.join(ways)})" if thought else f"start: {' | '.join(ways)}"]
         lines += self._thought_rules(thought)
         if answer is not None:
             lines.append(f"answer: {self._answer_rule(json_rule(answer.schema, is_strict=answer.is_strict))}")
         if may_talk:
-            lines.append(f"talk: {self._talk_rule()}")
+            lines += self._talk_rules()
         if tools:
             lines += self._call_rules(tools, parallel=parallel)
         return "\n".join(lines) + "\n"
+
+    @property
+    def _tag_is_text(self) -> bool:
+        """Whether a tag opens calls that is no token of its own, so that text may begin like it."""
+        return bool(self._syntax.open) and not self._family.is_harmony
 
     # --- what may stand before
 
@@ -100,25 +107,32 @@ class CallGrammar:
         key = self._syntax.arguments_key
         return json_rule({"anyOf": [*(call_schema(label, tool, key) for label, tool in tools), answer.schema]})
 
-    def _talk_rule(self) -> str:
+    def _talk_rules(self) -> Iterator[str]:
         """Any answer that is no call."""
         if self._family.is_harmony:
-            return f"{self.text('<|channel|>final<|message|>')} {_ANYTHING}"
-        return r"/(\s*[^{\s;](?s:.*))?/"
+            yield f"talk: {self.text('<|channel|>final<|message|>')} {_ANYTHING}"
+        elif self._tag_is_text:
+            tag = re.escape(self._syntax.open).replace("/", r"\/")
+            yield "talk: TALK"
+            yield f"TALK: {_ANYTHING} & ~/(?s:.*){tag}(?s:.*)/"
+            yield f"up_to_calls[suffix={json.dumps(self._syntax.open)}]: {_ANYTHING}"
+        else:
+            yield r"talk: /(\s*[^{\s;](?s:.*))?/"
 
     # --- calls
 
     def _call_rules(self, tools: Sequence[tuple[str, Tool]], *, parallel: bool) -> Iterator[str]:
         syntax = self._syntax
         more = self._family.max_parallel_calls - 1 if parallel and not self._family.is_harmony else 0
-        begin, end = self.text(syntax.open + syntax.begin), self.text(syntax.end + self._close)
+        begin, end = self.text(syntax.begin), self.text(syntax.end + self._close)
         stop = self.text(self._family.call_stop) if self.is_token(self._family.call_stop) else ""
         one = " | ".join(f"call_{index}" for index in range(len(tools)))
+        yield f"calls: {self.text(syntax.open)} behind"
         if syntax.between is None:
-            yield f"calls: block{_repeated(self.text(syntax.between_blocks), 'block', more)} {stop}"
-            yield f"block: {begin} ({one}) {end}"
+            yield f"behind: {begin} ({one}) {end}{_repeated(self.text(syntax.between_blocks), 'block', more)} {stop}"
+            yield f"block: {self.text(syntax.open)} {begin} ({one}) {end}"
         else:
-            yield f"calls: {begin} call{_repeated(self.text(syntax.between), 'call', more)} {end} {stop}"
+            yield f"behind: {begin} call{_repeated(self.text(syntax.between), 'call', more)} {end} {stop}"
             yield f"call: {one}"
         for index, (label, tool) in enumerate(tools):
             head = self.text(syntax.before_name + syntax.written_name(label) + syntax.before_arguments)

@@ -85,7 +85,8 @@ class Grammars:
             # No token opens a call and nothing else: the turn as a whole is a call, or what cannot be one.
             return Constraint(self._grammar(labels, thought=thought, may_talk=True))
         if opening not in self._vocabulary.added:
-            return None  # the tag is several tokens, the first of which also begins other text
+            # The tag is several tokens, the first of which also begins other text: the grammar spans the turn.
+            return Constraint(self._grammar(labels, may_talk=True))
         return Constraint(self._grammar(labels), "on_trigger", self._vocabulary.added[opening])
 
     def _grammar(

@@ -42,6 +42,10 @@ class HarmonyParser(TextReader):
         self._state = _State.HEADER
         self._arguments = JsonArguments()
 
+    @property
+    def _is_thinking(self) -> bool:
+        return self._state is _State.REASONING
+
     def _finish(self) -> None:
         match self._state:
             case _State.HEADER:

@@ -59,6 +59,10 @@ class StreamParser(TextReader):
         self._opening = ""  # what the call under way was opened by
         self._arguments: Arguments = JsonArguments()
 
+    @property
+    def _is_thinking(self) -> bool:
+        return self._state is _State.REASONING
+
     def _finish(self) -> None:
         match self._state:
             case _State.HEAD:

@@ -34,21 +34,20 @@ class TextReader(ABC):
         self._deltas: list[Delta] = []
         self.labels: list[str] = []
         self.num_calls = 0  # that have ended, closing tag included
+        self.num_reasoning = 0  # ids that were part of the model's thoughts, their tags included
 
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
         """The deltas that these ids complete; may be empty. chances: of the ids, to be put beside the text."""
-        self._held += self._detokenizer.feed(ids) if chances is None else self._placed_text(ids, chances)
-        while self._held and self._advance():
-            pass
+        for index, token_id in enumerate(ids):
+            was_thinking = self._is_thinking
+            text = self._detokenizer.feed([token_id])
+            if chances is not None and self._detokenizer.bytes_of(token_id):
+                self._placed.add(token_id, chances[index], len(text))
+            self._held += text
+            while self._held and self._advance():
+                pass
+            self.num_reasoning += was_thinking or self._is_thinking
         return self._take()
-
-    def _placed_text(self, ids: Sequence[int], chances: Sequence[Chance]) -> str:
-        texts = []
-        for token_id, chance in zip(ids, chances, strict=True):
-            texts.append(text := self._detokenizer.feed([token_id]))
-            if self._detokenizer.bytes_of(token_id):
-                self._placed.add(token_id, chance, len(text))
-        return "".join(texts)
 
     def close(self) -> list[Delta]:
         """The step is over: what was held back. A call whose arguments were cut off gets no CallEnd."""
@@ -60,6 +59,11 @@ class TextReader(ABC):
         self._finish()
         self._held = ""
         return self._take()
+
+    @property
+    def _is_thinking(self) -> bool:
+        """Whether what was read last is part of the model's thoughts."""
+        return False
 
     @abstractmethod
     def _advance(self) -> bool:

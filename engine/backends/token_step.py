@@ -21,6 +21,8 @@ class Parser(Protocol):
 
     @property
     def num_calls(self) -> int: ...
+    @property
+    def num_reasoning(self) -> int: ...
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None, /) -> list[Delta]: ...
     def close(self) -> list[Delta]: ...
 
@@ -190,4 +192,6 @@ class Step:
             tokens_prefilled=min(end.prefilled, self.base),
             tokens_evicted=self._num_evicted,
         )
-        return StepEnd(reason, count_usage(self.base, self._num_sampled, cached_tokens=reused), timing)
+        thoughts = min(self._parser.num_reasoning, self._num_sampled)
+        usage = count_usage(self.base, self._num_sampled, cached_tokens=reused, reasoning_tokens=thoughts)
+        return StepEnd(reason, usage, timing)

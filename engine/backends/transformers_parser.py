@@ -31,6 +31,11 @@ class TransformersParser(TextReader):
         documents = [document for document, _ in tools.documents()]
         self._parser = ResponseParser(dict(template), prefix=header, tools=documents)
         self._body = ""  # of the call under way
+        self._field = ""  # that is open
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._field in _THOUGHTS
 
     def _advance(self) -> bool:
         text = self._split_held(len(self._held))
@@ -54,6 +59,7 @@ class TransformersParser(TextReader):
 
     def _on(self, event: Mapping[str, Any]) -> None:
         field = event["field"]
+        self._field = "" if event["type"] == "region_close" else field
         match event["type"]:
             case "region_open":
                 self._body = ""
