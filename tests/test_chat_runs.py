@@ -18,7 +18,7 @@ from tests.chat_route import open_chat
 from tests.contract_answers import Answer, CallShape, called, problem, said, thought
 from tests.contract_server import ContractServer, Sent
 from tests.kept import as_of_now, paused_run, resume
-from tests.served import Client, open_served
+from tests.served import Client, open_served, pending
 
 CALLS: Final = 20
 _SHAPES: Final[list[CallShape]] = ["whole", "split", "no_index", "no_id", "bare"]
@@ -31,11 +31,13 @@ async def _deadline() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def open_client(server: ContractServer, store: MemoryStore | None = None) -> AsyncIterator[Client]:
+async def open_client(
+    server: ContractServer, store: MemoryStore | None = None, **settings: Any
+) -> AsyncIterator[Client]:
     """A client of ours whose model is behind this server."""
     async with (
         open_chat(server) as backend,
-        open_served(backend=backend, store=store) as served,
+        open_served(backend=backend, store=store, **settings) as served,
         served.connect() as client,
     ):
         yield client
@@ -128,6 +130,44 @@ async def test_a_stored_run_goes_on_in_another_server() -> None:
     made, output = second[len(first) :]
     assert second[: len(first)] == first and made["reasoning"] == "Next."
     assert made["tool_calls"][0]["id"] == output["tool_call_id"] == key
+
+
+async def test_a_context_that_has_grown_too_long_is_summed_up_by_the_service() -> None:
+    def look_or_sum_up(sent: Sent) -> Answer:
+        last = sent.body["messages"][-1]
+        if last["role"] == "system" and last["content"].startswith("Sum up"):
+            return Answer(deltas=said("They look around."))
+        return look_around(sent)
+
+    server = ContractServer(look_or_sum_up)
+    async with open_client(server) as client:
+        await client.create(
+            context_management=[{"type": "compaction", "compact_threshold": 1000}], instructions="Be kind."
+        )
+        await client.answer((pending(await client.step())[0], "word " * 1000))
+        frames = await client.step()
+    assert frames[-1]["type"] == "response.done"
+    assert "response.compaction.compacting" in [frame["type"] for frame in frames]
+    first, summary, after = (sent.body for sent in server.asked)
+    assert summary["tool_choice"] == "none" and summary["messages"][: len(first["messages"])] == first["messages"]
+    roles = [(message["role"], message["content"]) for message in after["messages"]]
+    assert roles[:2] == [("system", "Be kind."), ("user", "go")] and roles[2][0] == "system"
+    assert roles[2][1].endswith("They look around.") and len(roles) == 3
+
+
+async def test_what_the_user_says_meanwhile_steers_the_model() -> None:
+    server = ContractServer([Answer(deltas=said(*"Once upon a"), between_s=0.05), Answer(deltas=said("Short."))])
+    async with open_client(server, lifecycle="chain") as client:
+        await client.create(tools=[])
+        begun = await client.until("response.output_text.delta")
+        await client.send("response.steer", previous_response_id=begun[0]["response"]["id"], input="Be short.")
+        assert (await client.until("response.incomplete"))[-1]["response"]["incomplete_details"]["reason"] == "steered"
+        assert (await client.until("response.completed"))[-1]["response"]["output"][0]["content"][0]["text"] == "Short."
+    await server.asked[0].ended.wait()
+    assert server.asked[0].is_aborted
+    (asked, said_then, more) = server.asked[1].body["messages"]
+    assert "Once upon a".startswith(said_then["content"]) and said_then["role"] == "assistant"
+    assert (asked["content"], more["content"]) == ("go", "Be short.")
 
 
 async def test_a_stream_that_breaks_after_words_have_gone_out_fails_the_run_once() -> None:
