@@ -10,13 +10,13 @@ import trio
 
 from engine import loop
 from engine.answers import Appended
-from engine.archive import Archive, Revived
+from engine.archive import Archive
 from engine.backends.base import Backend, Extension, Route, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
 from engine.compacting import CompactedContext, compact
 from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
-from engine.errors import NotFound, RequestError
+from engine.errors import RequestError
 from engine.hosted.toolbox import Toolbox
 from engine.hosting import Hosting, begin_hosting, has_approvals, open_hosting, reopen_hosting
 from engine.ids import mint_id, mint_within
@@ -27,17 +27,15 @@ from engine.meter import Meter
 from engine.opening import (
     Before,
     Opened,
-    cannot_continue,
     count_input,
-    given_items,
     open_given,
     open_sequence,
     prepare,
     prepare_run,
-    previous_not_found,
     without_sequence,
 )
 from engine.parameters import unsupported
+from engine.records import Records, response_not_found
 from engine.references import resolve
 from engine.request import Lifecycle, RunRequest
 from engine.response import Response
@@ -49,7 +47,6 @@ from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
 from engine.till import Till
-from engine.tokens import Span
 from engine.vetting import look_ahead, look_at_append, look_at_start, open_free_guard, open_guard
 
 log = logging.getLogger(__name__)
@@ -79,6 +76,7 @@ class Responses:
         self._taking_up = trio.Lock()
         self._till = Till(ledger, settings)
         self.runs = RunTable(settings, nursery)
+        self.records = Records(self.runs, self._archive)
 
     @property
     def is_draining(self) -> bool:
@@ -138,7 +136,7 @@ class Responses:
         before = None
         if newest_id is not None:
             with suppress(RequestError):  # deleted
-                before = await self.before(newest_id, principal)
+                before = await self.records.before(newest_id, principal)
         if before is not None:
             return await self._create(request, route, principal, before, hosting)
         earlier = await self.conversations.items(conversation_id, principal)
@@ -234,7 +232,7 @@ class Responses:
 
     async def _resolved(self, request: RunRequest, principal: str, before: Before | None) -> tuple[RunRequest, Hosting]:
         """The request with the items that it names, and with what its hosted tools offer. Raises RequestError."""
-        items = await resolve(request.items, partial(self.read, principal=principal))
+        items = await resolve(request.items, partial(self.records.read, principal=principal))
         request = msgspec.structs.replace(request, items=items)
         return await open_hosting(self._toolbox, request, before)
 
@@ -253,7 +251,7 @@ class Responses:
         Raises RequestError, after which the completed run can still be continued, and NotFound when another run has
         done so and nothing is stored.
         """
-        before = await self._to_continue(previous)
+        before = await self.records.to_continue(previous)
         ended = previous.response
         request = msgspec.structs.replace(
             ended.request,
@@ -265,14 +263,6 @@ class Responses:
             lifecycle=lifecycle,
         )
         return await self.create(request, previous.principal, before)
-
-    async def _to_continue(self, previous: Live) -> Before:
-        if previous.can_continue:
-            return Before(previous.response, previous, is_own=True)
-        try:
-            return await self.before(previous.response.id, previous.principal)
-        except RequestError as error:
-            raise cannot_continue(previous) from error
 
     def _with_store(self, request: RunRequest, before: Before | None) -> RunRequest:
         """The request as it can be stored. What goes on from an unstored run holds that, so it cannot be."""
@@ -319,21 +309,6 @@ class Responses:
 
     # --- going on ---
 
-    def find(self, response_id: str, principal: str) -> Live:
-        """The run with this id, if it is in memory. Raises NotFound, also when it belongs to somebody else."""
-        if live := self.runs.find(response_id, principal):
-            return live
-        raise _not_found(response_id)
-
-    async def read(self, response_id: str, principal: str) -> Response:
-        """The run with this id as it is now, in memory or stored, to be looked at. Raises NotFound."""
-        if live := self.runs.find(response_id, principal):
-            return live.response
-        response = await self._archive.read(response_id, principal) if self._archive else None
-        if response is None:
-            raise _not_found(response_id)
-        return response
-
     async def watch(self, response_id: str, principal: str) -> Live:
         """The run with this id, in memory or stored, to be read; nothing happens to it. Raises NotFound."""
         return await self._recall(response_id, principal, takes_up=False)
@@ -346,14 +321,14 @@ class Responses:
         if live := self.runs.find(response_id, principal):
             return live
         if self._archive is None:
-            raise _not_found(response_id)
+            raise response_not_found(response_id)
         async with self._taking_up:  # or two who ask at once would each take it up
             if live := self.runs.find(response_id, principal):
                 return live
             next_segment = await self._till.next_segment(response_id) if takes_up else 0
             found = await self._archive.rest(response_id, principal)
             if found is None:
-                raise _not_found(response_id)
+                raise response_not_found(response_id)
             live, revived = found
             if not live.is_resting:
                 return live
@@ -364,57 +339,18 @@ class Responses:
             self.runs.admit(principal)
             hosting = await reopen_hosting(self._toolbox, live.response)
             if not self._archive.take_up(live, revived):
-                raise _not_found(response_id)
+                raise response_not_found(response_id)
             begin_hosting(self._toolbox, live, hosting)
             live.guard = open_guard(self._lookout, live.response)
             live.meter = self._till.meter_again(live.response, principal, live.sequence, next_segment)
             self.runs.carry_soon(live, None)
             return live
 
-    async def before(self, response_id: str, principal: str) -> Before:
-        """A stored run that another one may go on from. Raises RequestError, `previous_response_not_found`."""
-        live = self.runs.find(response_id, principal)
-        if live is not None and live.response.round is not None:
-            if live.is_forgotten or not (live.response.is_stored and live.response.can_go_on):
-                raise previous_not_found(response_id)
-            return Before(live.response, live, is_own=not live.is_shared)
-        revived = await self._archive.revive(response_id, principal) if self._archive else None
-        if revived is None or not revived.can_go_on:
-            raise previous_not_found(response_id)
-        past = revived.past if revived.has_rest else None
-        return Before(revived.response, live, past=past, lineage=revived.lineage)
-
-    async def given(self, response_id: str, principal: str) -> list[Item]:
-        """What the run's context began with, and every item that it was given. Raises NotFound."""
-        live = self.runs.find(response_id, principal)
-        if live is not None and not live.response.is_stored:
-            return given_items(live.response)
-        return (await self._revive(response_id, principal)).given
-
-    async def spans(self, response_id: str, principal: str) -> list[Span]:
-        """The token log of everything that the run's context has held. Raises NotFound."""
-        if live := self.runs.find(response_id, principal):
-            return live.spans()
-        return (await self._revive(response_id, principal)).past.spans
-
-    async def _revive(self, response_id: str, principal: str) -> Revived:
-        revived = await self._archive.revive(response_id, principal) if self._archive else None
-        if revived is None:
-            raise _not_found(response_id)
-        return revived
-
-    async def delete(self, response_id: str, principal: str) -> None:
-        """Forget a run, in memory and in the store; an open one ends. Raises NotFound."""
-        was_stored = self._archive is not None and await self._archive.delete(response_id, principal)
-        if not (was_stored or self.runs.find(response_id, principal)):
-            raise _not_found(response_id)
-        self.runs.forget(response_id)
-
     def cancel(self, response_id: str, principal: str) -> None:
         """End an open run because its client wants that. Raises NotFound."""
-        live = self.find(response_id, principal)
+        live = self.records.find(response_id, principal)
         if not live.response.is_open:
-            raise _not_found(response_id)
+            raise response_not_found(response_id)
         live.cancel("cancelled")
 
     async def append(self, live: Live, items: list[Item], choice: ToolChoice | None, started_ms: float) -> Appended:
@@ -462,7 +398,3 @@ class Responses:
     def has_open(self) -> bool:
         """Whether any run can still go on."""
         return self.runs.has_open
-
-
-def _not_found(response_id: str) -> NotFound:
-    return NotFound(f"Response with id '{response_id}' not found.", param="response_id")

@@ -103,6 +103,7 @@ LAYERS: dict[str, str] = {
         hosting
         opening
         references
+        records
         responses
         run_table
         vetting

@@ -670,7 +670,7 @@ async def test_a_run_taken_up_again_on_its_own_lane_is_let_go_of_in_the_end(auto
         async with server.connect() as client:
             await client.create(resumable=True)
             response_id = (await client.step())[0]["response"]["id"]
-            live = server.app.responses.find(response_id, "local")
+            live = server.app.responses.records.find(response_id, "local")
             await client.send("response.resume", response_id=response_id)
             await client.step()
             await client.send("response.cancel")

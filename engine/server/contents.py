@@ -47,10 +47,10 @@ class ContentRoutes:
 
     async def _input_items(self, request: Request) -> Answer:
         query = read_query(request.head, PageQuery)
-        items = listed(await self._responses.given(request.params["id"], principal(request.head)))
+        items = listed(await self._responses.records.given(request.params["id"], principal(request.head)))
         return json_answer(page_of(items, limit=query.limit, order=query.order, after=query.after))
 
     async def _tokens(self, request: Request) -> Answer:
         response_id = request.params["id"]
-        spans = await self._responses.spans(response_id, principal(request.head))
+        spans = await self._responses.records.spans(response_id, principal(request.head))
         return json_answer(TokensOf(response_id=response_id, data=spans))

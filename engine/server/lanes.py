@@ -73,7 +73,7 @@ class Lanes:
         before = self._remembered(stream_id, response_id)
         if before is not None and not before.lacks_items:
             return before
-        stored = await self._responses.before(response_id, self._principal)
+        stored = await self._responses.records.before(response_id, self._principal)
         return replace(stored, live=before.live, is_own=before.is_own) if before else stored
 
     def _remembered(self, stream_id: str | None, response_id: str) -> Before | None:

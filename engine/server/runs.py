@@ -108,7 +108,7 @@ class RunRoutes:
     async def _before(self, asked: RunRequest, owner: str) -> Before | None:
         if asked.previous_response_id is None:
             return None
-        return await self._responses.before(asked.previous_response_id, owner)
+        return await self._responses.records.before(asked.previous_response_id, owner)
 
     async def _read(self, request: Request) -> Answer | StreamedAnswer:
         query = read_query(request.head, ReadQuery)
@@ -117,13 +117,13 @@ class RunRoutes:
             _check_is_there(live, query)
             form = EventForm(self._settings.event_names, query.include_obfuscation)
             return self._stream(live, query.starting_after + 1, form, is_visitor=True)
-        response = await self._responses.read(request.params["id"], principal(request.head))
+        response = await self._responses.records.read(request.params["id"], principal(request.head))
         return json_answer(response.snapshot())
 
     async def _cancel(self, request: Request) -> Answer:
         """The response as it ended, by this or before."""
         response_id, owner = request.params["id"], principal(request.head)
-        response = await self._responses.read(response_id, owner)
+        response = await self._responses.records.read(response_id, owner)
         if not response.request.echo.background:
             raise RequestError("Only a response in the background can be cancelled.", param="background")
         live = await self._responses.recall(response_id, owner)
@@ -135,7 +135,7 @@ class RunRoutes:
 
     async def _delete(self, request: Request) -> Answer:
         response_id = request.params["id"]
-        await self._responses.delete(response_id, principal(request.head))
+        await self._responses.records.delete(response_id, principal(request.head))
         return json_answer({"id": response_id, "object": "response", "deleted": True})
 
     def _stream(self, live: Live, next_seq: int, form: EventForm, *, is_visitor: bool = False) -> StreamedAnswer:
