@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from engine.backends.pretrained import DEFAULT_MODEL
-from engine.commands.bench import memory_command, phases_command, remote_command, stream_command, turn_command
+from engine.commands.bench import (
+    local_command,
+    memory_command,
+    peers_command,
+    phases_command,
+    remote_command,
+    stream_command,
+    turn_command,
+)
 from engine.commands.compare import compare_command
 from engine.commands.export import export_command
 from engine.commands.models import fetch_command, models_command
@@ -238,6 +246,33 @@ def bench_stream(
 ) -> None:
     """Token events per second on one connection, beside bare sends of the same frame."""
     stream_command(num_events=events, rounds=rounds, as_json=as_json)
+
+
+@bench.command("local")
+def bench_local(
+    model: Annotated[str, typer.Option(help="as for `longloop serve`")] = DEFAULT_MODEL,
+    longest: Annotated[int, typer.Option(min=512, help="longest history, in tokens: 512, 2,048 and 7,600")] = 7_600,
+    largest: Annotated[int, typer.Option(min=1, help="most streams at a time: 1, 4 and 8")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; the median counts")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """The local model through the served protocol, beside the bare model loop."""
+    local_command(model=model, longest=longest, largest=largest, rounds=rounds, as_json=as_json)
+
+
+@bench.command("peers")
+def bench_peers(
+    model: Annotated[str, typer.Option(help="as for `longloop serve`")] = DEFAULT_MODEL,
+    initial: Annotated[int, typer.Option(min=1, help="tokens of the first text")] = 280,
+    grow: Annotated[int, typer.Option(min=1, help="tokens of each tool's output")] = 277,
+    turns: Annotated[int, typer.Option(min=1, help="turns of the run")] = 10,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="NAME=URL[=MODEL]: a running server of the same model, URL up to /v1")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """An agent run on longloop, `transformers serve` and llama.cpp (demos/peers.sh installs them), on one model."""
+    peers_command(model=model, initial=initial, grow=grow, turns=turns, others=peer or [], as_json=as_json)
 
 
 @bench.command("memory")

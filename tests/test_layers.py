@@ -14,7 +14,11 @@ LAYERS: dict[str, str] = {
     "surface": """
         __main__
         bench
+        bench/bare_model
         bench/budgets
+        bench/engines
+        bench/llama_server
+        bench/local
         bench/machine
         bench/memory
         bench/peers
@@ -22,6 +26,7 @@ LAYERS: dict[str, str] = {
         bench/processes
         bench/remote
         bench/service
+        bench/replay
         bench/sockets
         bench/stream
         bench/turn
@@ -342,6 +347,8 @@ OF_A_WORKER = "convert guide linears llama loading model ragged sampling stacked
 TORCH = {f"backends/{name}" for name in OF_A_WORKER.split()} | {"safety/scorer"}
 # The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
 TRIO_WEBSOCKET = {
+    "bench/local",
+    "bench/replay",
     "server/websocket",
     "client_wire",
     "client_fake",
@@ -433,7 +440,7 @@ def test_pure_modules_know_no_driver(name: str) -> None:
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
         ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
-        ("httpx2", {"backends/remote/link", "hosted/fetch", "hosted/guarded"}),
+        ("httpx2", {"backends/remote/link", "bench/replay", "hosted/fetch", "hosted/guarded"}),
     ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:

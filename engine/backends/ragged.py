@@ -15,10 +15,9 @@ from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-NAME: Final = "longloop_ragged"
+from engine.backends.stacked_kv import capacity_for
 
-# Doubled when full. Pages that were never written take no memory, so generosity costs address space only.
-_FIRST_CAPACITY = 512
+NAME: Final = "longloop_ragged"
 
 
 class KV:
@@ -43,7 +42,7 @@ class KV:
         twin._length = min(self._length, length)
         for index, layer in enumerate(self._layers):
             if layer is not None and twin._length:
-                twin._layers[index] = _grown(layer, twin._length, _capacity_for(twin._length))
+                twin._layers[index] = _grown(layer, twin._length, capacity_for(twin._length))
         return twin
 
     def append(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,9 +53,9 @@ class KV:
         end = self._length + keys.shape[1]
         layer = self._layers[index]
         if layer is None:
-            layer = keys.new_empty(2, keys.shape[0], _capacity_for(end), keys.shape[2])
+            layer = keys.new_empty(2, keys.shape[0], capacity_for(end), keys.shape[2])
         elif layer.shape[2] < end:
-            layer = _grown(layer, self._length, _capacity_for(end))
+            layer = _grown(layer, self._length, capacity_for(end))
         self._layers[index] = layer
         layer[0, :, self._length : end] = keys
         layer[1, :, self._length : end] = values
@@ -65,10 +64,6 @@ class KV:
     def advance(self, count: int) -> None:
         """The last `count` tokens are in every layer."""
         self._length += count
-
-
-def _capacity_for(length: int) -> int:
-    return max(_FIRST_CAPACITY, 1 << (length - 1).bit_length())
 
 
 def _grown(layer: Tensor, length: int, capacity: int) -> Tensor:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from subprocess import PIPE
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -23,6 +23,13 @@ from engine.errors import BackendError
 log = logging.getLogger(__name__)
 
 _MAX_WAIT_S = 30.0
+
+_ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Bytes. Larger blocks, such as KV, come from the system and go back to it; glibc would come to keep them all.
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+}
 
 
 ReadyT = TypeVar("ReadyT", bound=msgspec.Struct)
@@ -116,7 +123,7 @@ class WorkerLink(Generic[ReadyT, ReportT]):
     async def _live(self, owner: Owner[ReadyT, ReportT]) -> tuple[bool, str]:
         """One worker's life. Returns whether it was up, and why it ended."""
         sender, receiver = trio.open_memory_channel[bytes](math.inf)  # what a run may send is bounded by its context
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {**os.environ, **_ENVIRONMENT}
         process = await trio.lowlevel.open_process(self._argv, stdin=PIPE, stdout=PIPE, env=environment)
         self._process, self._outbox = process, sender
         try:

@@ -76,13 +76,27 @@ async def open_server(folder: Path, config: Path | None = None, **settings: obje
 @asynccontextmanager
 async def _open(command: list[str]) -> AsyncIterator[Served]:
     """Start it, read its port from the end of its first line, stop it at the end."""
+    async with open_process(*command[1:], program=command[0]) as process:
+        assert process.stdout is not None
+        with trio.fail_after(60):
+            line = await LineReader(process.stdout).next_line()
+        yield Served(process, int(line.rpartition(":")[2].partition("/")[0]))
+
+
+@asynccontextmanager
+async def open_process(
+    *arguments: str, program: str = sys.executable, environment: Mapping[str, str] = os.environ
+) -> AsyncIterator[trio.Process]:
+    """A process with its stdin and stdout; stopped at the end."""
     process = await trio.lowlevel.open_process(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     try:
-        with trio.fail_after(60):
-            line = await _first_line(process)
-        yield Served(process, int(line.rpartition(":")[2].partition("/")[0]))
+        yield process
     finally:
         process.terminate()
         with trio.move_on_after(5, shield=True):
@@ -96,12 +110,19 @@ async def _open(command: list[str]) -> AsyncIterator[Served]:
                     await pipe.aclose()
 
 
-async def _first_line(process: trio.Process) -> str:
-    assert process.stdout is not None
-    text = b""
-    while b"\n" not in text:
-        part = await process.stdout.receive_some()
-        if not part:
-            raise RuntimeError(f"the process ended with {await process.wait()} before it listened")
-        text += part
-    return text.partition(b"\n")[0].decode().strip()
+class LineReader:
+    """Lines of a process's output."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream) -> None:
+        self._stream = stream
+        self._text = b""
+
+    async def next_line(self) -> str:
+        """The next one. Raises RuntimeError when the output ends before it does."""
+        while b"\n" not in self._text:
+            part = await self._stream.receive_some()
+            if not part:
+                raise RuntimeError("the process ended before it said what was waited for")
+            self._text += part
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode().strip()

@@ -2,16 +2,20 @@
 
 import json
 from functools import partial
+from statistics import median
 from typing import Any
 
 import trio
 from rich.console import Console
 from rich.table import Table
 
+from engine.bench.engines import Engine
+from engine.bench.local import LocalFigure, bench_local
 from engine.bench.memory import bench_memory
 from engine.bench.phases import PhaseFigures, bench_phases
 from engine.bench.remote import TurnFigures as RemoteFigures
 from engine.bench.remote import bench_remote
+from engine.bench.replay import Replay, Turn, bench_peers, middle_ratio
 from engine.bench.stream import bench_stream
 from engine.bench.turn import TurnFigures, bench_turn, histories_up_to
 
@@ -68,6 +72,67 @@ def stream_command(*, num_events: int, rounds: int, as_json: bool) -> None:
     table.add_row("bare trio-websocket sends", f"{result['bare_per_s']:,.0f}")
     console.print(table)
     _finish(console, result, as_json)
+
+
+def local_command(*, model: str, longest: int, largest: int, rounds: int, as_json: bool) -> None:
+    """The local model, served and bare."""
+    console = Console()
+    table = Table("work", "tokens/s served / bare", "ms served / bare", "served over bare")
+
+    def report(figure: LocalFigure) -> None:
+        served, bare = figure.per_s
+        row = [
+            figure.work,
+            f"{served:,.1f} / {bare:,.1f}",
+            f"{1e3 * figure.served_s:,.0f} / {1e3 * figure.bare_s:,.0f}",
+            f"{figure.ratio:.2f}",
+        ]
+        table.add_row(*row)
+        console.print(f"[dim]{' · '.join(row)}[/]")
+
+    histories = [length for length in (512, 2_048, 7_600) if length <= longest]
+    batches = [batch for batch in (1, 4, 8) if batch <= largest]
+    result = trio.run(partial(bench_local, model, histories, batches, rounds, report))
+    console.print(table)
+    _finish(console, result, as_json)
+
+
+def peers_command(*, model: str, initial: int, grow: int, turns: int, others: list[str], as_json: bool) -> None:
+    """An agent run on longloop and on other servers."""
+    console = Console()
+
+    def report(number: int, replays: list[Replay]) -> None:
+        times = " · ".join(f"{replay.name} {1e3 * replay.turns[-1].first_s:,.0f} ms" for replay in replays)
+        console.print(f"[dim]turn {number + 1}, first token: {times}[/]")
+
+    engines = [_engine(other) for other in others]
+    bench = partial(bench_peers, model, initial=initial, grow=grow, turns=turns, others=engines, report=report)
+    result = trio.run(bench)
+    replays = [Replay(one["name"], [Turn(**turn) for turn in one["turns"]], one["note"]) for one in result["replays"]]
+    table = Table("", "first token, first / middle / last turn ms", "over longloop's (middle)", "whole run s")
+    for replay in replays:
+        table.add_row(*_replay_row(replays[0], replay))
+    console.print(table)
+    _finish(console, result, as_json)
+
+
+def _engine(written: str) -> Engine:
+    """NAME=URL or NAME=URL=MODEL."""
+    name, _, rest = written.partition("=")
+    url, _, model = rest.partition("=")
+    return Engine(name, url.rstrip("/"), model or "default")
+
+
+def _replay_row(ours: Replay, replay: Replay) -> list[str]:
+    if not replay.turns:
+        return [replay.name, replay.note, "", ""]
+    times = [1e3 * turn.first_s for turn in replay.turns]
+    return [
+        replay.name,
+        f"{times[0]:,.0f} / {median(times):,.0f} / {times[-1]:,.0f}",
+        f"{middle_ratio(ours, replay):.2f}",
+        f"{replay.total_s:.1f}",
+    ]
 
 
 def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
