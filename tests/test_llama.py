@@ -5,8 +5,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from engine.backends.linears import PackedLinear, PlainLinear, make_linear
+from engine.backends.linears import PackedLinear, PlainLinear, make_linear, num_rows_for
 from engine.backends.llama import Llama, is_llama_like
+from engine.backends.model import Model
 from tests.stepping import IDS, expected, feed
 from tests.tiny import VOCAB_SIZE
 from tests.tiny_model import make_network
@@ -99,6 +100,29 @@ def test_packed_bfloat16_is_as_near_to_float32_as_the_stock_model_is(stock):
     assert np.abs(ours - exact).max() < 1.5 * np.abs(near - exact).max()
     assert np.array_equal(ours, feed(model, model.new_kv(), IDS[:60]))
     assert model.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
+
+
+@pytest.mark.parametrize("make", [Llama, Model])
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_comes_of_a_token_does_not_depend_on_its_neighbours(make, packed):
+    """Bit for bit, however many rows a step has; with bf16 as it is served, and with fp32."""
+    model = make(make_network(torch.bfloat16 if packed else torch.float32), packed=packed)
+
+    def play(*others: int) -> list[np.ndarray]:
+        kv, rows = model.new_kv(), []
+        for number, ids in enumerate([IDS[:40], *([id_] for id_ in IDS[40:46])]):
+            beside = [(model.new_kv(), IDS[number : number + count]) for count in others]
+            rows.append(model.step([*beside, (kv, ids)])[-1])
+        return rows
+
+    alone = play()
+    for others in [(1,), (1, 1, 1), (7, 1, 200), (300,)]:
+        assert all(np.array_equal(row, same) for row, same in zip(play(*others), alone, strict=True)) or not packed
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 2), (15, 15), (16, 16), (17, 32), (250, 256), (256, 256)])
+def test_rows_are_padded_to_few_numbers(count, rows):
+    assert num_rows_for(count) == rows
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,19 @@ def greedy(ids: list[int], count: int) -> list[int]:
         fed = [int(model.step([(kv, fed)])[0].argmax())]
         drawn += fed
     return drawn
+
+
+def test_a_token_comes_out_the_same_in_any_batch_bit_for_bit():
+    model = load(
+        resolve(DEFAULT_MODEL, lambda *_: None), dtype="bfloat16", threads=2, device="cpu", progress=lambda *_: None
+    )
+    ids = list(range(1000, 1080))
+
+    def play(num_others: int) -> list[bytes]:
+        kv, others, rows = model.new_kv(), [model.new_kv() for _ in range(num_others)], []
+        for step, new in enumerate([ids[:64], *([id_] for id_ in ids[64:70])]):
+            beside = [(other, ids[step : step + 1 + 50 * (step == 0)]) for other in others]
+            rows.append(model.step([*beside, (kv, new)])[-1].tobytes())
+        return rows
+
+    assert play(0) == play(1) == play(7)

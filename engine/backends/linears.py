@@ -5,11 +5,24 @@ against 26 ms a token). Results are bit-identical.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# oneDNN compiles a kernel for each number of rows, which takes milliseconds, and keeps a thousand of them at half a MB.
+_EXACT: Final = 16
+_GRAIN: Final = 16
+
+
+def num_rows_for(count: int) -> int:
+    """How many rows to make of so many in a packed layer: with padding there are few numbers, and as few kernels.
+
+    From two rows on, a row's results do not depend on how many others there are, bit for bit; a row alone is summed up
+    in another order, and takes no less time than two.
+    """
+    return max(2, count) if count <= _EXACT else -(-count // _GRAIN) * _GRAIN
 
 
 class Linear(Protocol):

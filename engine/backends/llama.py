@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.backends.linears import Linear, make_linear
+from engine.backends.linears import Linear, make_linear, num_rows_for
 from engine.backends.stacked_kv import StackedKV
 
 # Their stock code is Llama's but for biases, which the weights tell.
@@ -64,6 +64,7 @@ class Llama:
     def __init__(self, network: nn.Module, *, packed: bool) -> None:
         """network: one that `is_llama_like`; it is of no use afterwards. packed: bf16 on a CPU only."""
         config = network.config
+        self._pads = packed
         self._num_heads = int(config.num_attention_heads)
         self._num_kv_heads = int(config.num_key_value_heads)
         self._dim = int(getattr(config, "head_dim", None) or config.hidden_size // self._num_heads)
@@ -120,6 +121,9 @@ class Llama:
     def _step(self, work: Sequence[tuple[StackedKV, Sequence[int]]]) -> Tensor:
         device = self._embedding.device
         parts, ids, positions = self._parts(work)
+        if self._pads:
+            padding = [0] * (num_rows_for(len(ids)) - len(ids))
+            ids, positions = ids + padding, positions + padding
         place = torch.tensor(positions, device=device)
         cos, sin = self._cos[place], self._sin[place]
         rows = self._embedding[torch.tensor(ids, device=device)]
@@ -129,8 +133,11 @@ class Llama:
             rows = layer.out.plus(self._attend(index, parts, qkv, cos, sin), rows)
             gate, up = layer.gate_up(F.rms_norm(rows, (width,), layer.norm_mlp, self._eps)).chunk(2, -1)
             rows = layer.down.plus(F.silu(gate).mul_(up), rows)
-        last = torch.tensor([part.start + part.num_ids - 1 for part in parts], device=device)
-        return self._head(F.rms_norm(rows[last], (width,), self._norm, self._eps))
+        last = [part.start + part.num_ids - 1 for part in parts]
+        if self._pads:
+            last += last[:1] * (num_rows_for(len(last)) - len(last))
+        rows = rows[torch.tensor(last, device=device)]
+        return self._head(F.rms_norm(rows, (width,), self._norm, self._eps))[: len(parts)]
 
     def _parts(self, work: Sequence[tuple[StackedKV, Sequence[int]]]) -> tuple[list[_Part], list[int], list[int]]:
         parts: list[_Part] = []
@@ -162,6 +169,8 @@ class Llama:
             query = split[part.start : end, :heads]
             attend = self._attend_one if part.num_ids == 1 else self._attend_many
             outputs.append(attend(query, part.keys[index], part.values[index], part.mask))
+        if num_padding := qkv.shape[0] - end:
+            outputs.append(qkv.new_zeros(num_padding, heads * self._dim))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _attend_one(self, query: Tensor, keys: Tensor, values: Tensor, _: Tensor | None) -> Tensor:

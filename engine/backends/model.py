@@ -48,6 +48,7 @@ class Model:
         if packed:
             _pack_linears(network)
         self._network = network
+        self._pads = packed
         self._device = network.device
         self._num_layers = int(config.num_hidden_layers)
         self.vocab_size = int(config.vocab_size)
@@ -69,6 +70,9 @@ class Model:
             parts.append(Part(kv, len(ids), len(new_ids), self._device))
             ids.extend(new_ids)
             positions.extend(range(kv.length, kv.length + len(new_ids)))
+        if self._pads:
+            padding = [0] * (linears.num_rows_for(len(ids)) - len(ids))
+            ids, positions = ids + padding, positions + padding
         logits = self._forward(parts, self._tensor([ids]), self._tensor([positions]))
         for part in parts:
             part.kv.advance(part.count)
@@ -79,12 +83,14 @@ class Model:
         return torch.tensor(values, device=self._device)
 
     def _forward(self, parts: list[Part], ids: Tensor, positions: Tensor) -> Tensor:
-        last = self._tensor([part.start + part.count - 1 for part in parts])
+        last = [part.start + part.count - 1 for part in parts]
+        if self._pads:
+            last += last[:1] * (linears.num_rows_for(len(last)) - len(last))
         with torch.inference_mode():
             output = self._network(
-                input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=last, parts=parts
+                input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=self._tensor(last), parts=parts
             )
-        logits: Tensor = output.logits[0]
+        logits: Tensor = output.logits[0, : len(parts)]
         return logits
 
 

@@ -117,6 +117,8 @@ def attend(
             outputs.append(_attend_one(query[0, :, new], keys, values, scaling, sliding_window))
         else:
             outputs.append(_attend_many(query[:, :, new], keys, values, scaling, part.mask(sliding_window)))
+    if num_padding := query.shape[2] - new.stop:  # rows of nobody, at the end
+        outputs.append(query.new_zeros(1, num_padding, query.shape[1], query.shape[3]))
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)), None
 
 

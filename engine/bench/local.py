@@ -118,9 +118,8 @@ async def bench_local(
     batches: list[int],
     rounds: int,
     report: Callable[[LocalFigure], None],
-    settings: dict[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Every figure in turn, each told to `report`. settings: further ones of the server."""
+    """Every figure in turn, each told to `report`."""
     folder = await trio.to_thread.run_sync(resolve, model, lambda *_: None)
     figures: list[LocalFigure] = []
 
@@ -129,7 +128,7 @@ async def bench_local(
         report(figure)
 
     with tempfile.TemporaryDirectory() as data:
-        served = open_server(Path(data), model=folder, **(settings or {}))
+        served = open_server(Path(data), model=folder)
         async with served as server, open_bare_model(folder) as bare:
             async with open_socket(server.port) as ws:
                 with trio.fail_after(FIGURE_S):
