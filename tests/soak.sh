@@ -26,6 +26,7 @@ PYTHONPATH=. $python -m tests.soak_local --seconds "${LONGLOOP_SOAK_SECONDS:-360
 echo "== a service cut off at every byte of its stream"
 LONGLOOP_SOAK_CUTS=1000000 $python -m pytest -q tests/test_remote_runs.py -k cut_off
 LONGLOOP_SOAK_CUTS=2000 $python -m pytest -q tests/test_remote_raw.py -k cut
+LONGLOOP_SOAK_SEEDS=200 $python -m pytest -q tests/test_remote_runs.py -k mix
 LONGLOOP_SOAK_CUTS=2000 $python -m pytest -q tests/test_chat_sequence.py -k cut_at
 
 echo "== twenty runs of the default model"

@@ -183,12 +183,21 @@ def test_the_wait_is_in_the_message() -> None:
         ({"error": {"message": "x", "code": "queue_exceeded"}, "status_code": 503}, "rate_limit_exceeded"),
         ({"error": {"message": "prompt exceeds the context length"}, "status_code": 400}, "context_length_exceeded"),
         ({"error": "boom"}, "server_error"),
+        ({"error": {"message": "the maximum context length is 5"}}, "context_length_exceeded"),
         ({"object": "error", "message": "boom", "code": 500}, "server_error"),
     ],
 )
 def test_an_error_in_a_stream(chunk: dict[str, Any], code: str | None) -> None:
     found = error_chunk(chunk)
     assert (found.code if found else None) == code
+
+
+@pytest.mark.parametrize(
+    "error", ["boom", {"message": "boom", "type": "invalid_request_error", "code": "server_error"}]
+)
+def test_an_error_in_a_stream_that_tells_no_status_is_the_service_s_fault(error: Any) -> None:
+    found = error_chunk({"error": error})
+    assert found is not None and found.is_retryable
 
 
 def test_a_refusal_may_be_about_the_encoding() -> None:

@@ -6,6 +6,7 @@
 
 import math
 import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,17 +15,19 @@ from typing import Any, Final
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.encoding import Encoding
 from tests.agent_runs import LIFECYCLES, arguments, by_append
-from tests.contract_answers import Answer, Dialect
+from tests.contract_answers import Answer, Dialect, problem
 from tests.contract_server import ContractServer, Sent, open_contract_server
 from tests.remote_model import MODEL, open_raw, open_remote, saying, speaking
 from tests.served import Client, open_served
 from tests.tiny import HERMES, save_format
 
 CALLS: Final = 20
+SEEDS: Final = int(os.environ.get("LONGLOOP_SOAK_SEEDS", "6"))
 CUTS: Final = int(os.environ.get("LONGLOOP_SOAK_CUTS", "50"))
 DIALECTS: Final[list[Dialect]] = ["cerebras", "vllm", "llamacpp"]
 
@@ -173,6 +176,34 @@ async def test_every_step_of_a_run_may_be_cut(form: PromptFormat) -> None:
         run = await by_append(served)
     assert (run.num_calls, run.text) == (CALLS, "Seen all, ä.")
     assert len(server.asked) > CALLS + 10
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_any_mix_of_faults_leaves_the_run_whole(form: PromptFormat, seed: int, autojump_clock: MockClock) -> None:
+    rng, answer = random.Random(seed), speaking(saying(form, *turns()))
+
+    def faulty(sent: Sent) -> Answer:
+        whole = replace(answer(sent), slice_bytes=rng.choice([None, None, 7, 100]))
+        match rng.randrange(8):
+            case 0:
+                return replace(whole, cut_after=rng.randrange(6000))
+            case 1:
+                return Answer(status=503, error=problem("busy", "queue_exceeded"), headers={"retry-after-ms": "0"})
+            case 2:
+                begun = rng.randrange(len(whole.pieces) + 1)
+                return replace(whole, pieces=whole.pieces[:begun], error=problem("boom", "server_error"))
+            case 3:
+                return replace(whole, pieces=whole.pieces[: rng.randrange(len(whole.pieces) + 1)], has_end=False)
+        return whole
+
+    dialect, lifecycle = rng.choice(DIALECTS), rng.choice(list(LIFECYCLES))
+    server = ContractServer(faulty, models=(MODEL,), dialect=dialect)
+    async with open_remote(server, form, retries=20) as backend, open_served(backend=backend) as served:
+        run = await LIFECYCLES[lifecycle](served)
+    assert (run.num_calls, run.text) == (CALLS, "Seen all, ä.")
+    if lifecycle != "stateless":  # which renders what was said anew
+        prompts = [sent.body["prompt"] for sent in server.asked]
+        assert all(after[: len(before)] == before for before, after in pairwise(prompts))
 
 
 async def test_a_run_goes_on_when_the_service_was_killed_in_a_pause_and_started_again(form: PromptFormat) -> None:

@@ -92,8 +92,13 @@ def error_chunk(event: Mapping[str, Any]) -> UpstreamError | None:
     if error is None and event.get("object") != "error":
         return None
     found = _of_error(error if error is not None else event)
-    status = event.get("status_code") or found.status
+    status = event.get("status_code") or found.status or _likely_status(found.all)
     return _error_of(status if isinstance(status, int) else 500, found, None)
+
+
+def _likely_status(text: str) -> int:
+    """Of an error that tells none: what breaks a stream is the service's fault, unless it says what of ours it was."""
+    return 400 if _TOO_LONG.search(text) or _NO_MODEL.search(text) else 500
 
 
 class _Said(msgspec.Struct, frozen=True):
