@@ -15,7 +15,15 @@ from engine.answers import Answers
 from engine.backends.base import CallStart, ToolChoice
 from engine.hosted.base import HostedCall, HostedResult, Listed, Sketch, failed
 from engine.hosted_writer import HostedWriter, in_context
-from engine.items import Call, FunctionCallOutput, McpApprovalRequest, McpApprovalResponse
+from engine.items import (
+    Answer,
+    Call,
+    FunctionCallOutput,
+    Item,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    answer_key,
+)
 from engine.progress import Progress
 from engine.toolspec import Tool
 
@@ -112,3 +120,11 @@ class HostedCalls:
 
 def _label(tool: Tool) -> str:
     return f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
+
+
+def in_place(items: list[Item], outputs: list[Answer]) -> list[Item]:
+    """The items with the outputs of approved calls in the place of the approvals."""
+    by_key = {answer_key(output): output for output in outputs}
+    return [
+        by_key.get(item.approval_request_id, item) if isinstance(item, McpApprovalResponse) else item for item in items
+    ]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.answers import Batch
+from engine.answers import Batch, OpenCall
 from engine.errors import RequestError
 from engine.hosted.base import HostedTool
 from engine.hosted.toolbox import Toolbox
-from engine.items import McpApprovalResponse
+from engine.items import Hosted, McpApprovalRequest, McpApprovalResponse
 from engine.live import Live
 from engine.opening import Before
 from engine.request import RunRequest
@@ -92,3 +92,22 @@ def begin_hosting(toolbox: Toolbox | None, live: Live, hosting: Hosting) -> None
 def has_approvals(batch: Batch) -> bool:
     """Whether the client decides on calls."""
     return any(isinstance(answer, McpApprovalResponse) for answer in batch.answers.values())
+
+
+def approvals_in(request: RunRequest, before: Before | None) -> list[OpenCall]:
+    """The calls of ours that the input decides on: of the run before, or of a history that has them without a call."""
+    hosted = {(tool.namespace, tool.name) for tool in request.tools if tool.hosted}
+    if not hosted:
+        return []
+    made = {item.data.get("approval_request_id") for item in request.items if isinstance(item, Hosted)}
+    asked = {item.id: item for item in request.items if isinstance(item, McpApprovalRequest)}
+    if before is not None:
+        calls = (entry.call for entry in before.response.answers.open.values())
+        asked |= {call.id: call for call in calls if isinstance(call, McpApprovalRequest)}
+    answers = (item for item in request.items if isinstance(item, McpApprovalResponse))
+    decided = ((asked.get(answer.approval_request_id), answer) for answer in answers)
+    return [
+        OpenCall(call, answer, is_hosted=True)
+        for call, answer in decided
+        if call is not None and (call.server_label, call.name) in hosted and call.id not in made
+    ]

@@ -71,6 +71,9 @@ async def _run_steps(live: Live, prepared: Timing | None, settings: Settings) ->
 async def _first_step(live: Live, prepared: Timing, settings: Settings) -> Timing | None:
     """The times of everything before the first step; None when there is none."""
     response = live.response
+    if response.is_held and live.hosted is not None:
+        hosted_ms = await live.hosted.wait_settled()
+        prepared += await _extend(live) + Timing(hosted_tools_ms=hosted_ms)
     if response.request.compacts_first:
         compacted = await _compact(live, settings)
         if compacted is None:

@@ -65,6 +65,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The run that this one goes on from."""
         return self.echo.previous_response_id
 
+    def bare(self) -> "RunRequest":
+        """The request without its items: they are given later, or somebody else has them."""
+        return msgspec.structs.replace(self, items=[])
+
     def with_trigger(self) -> "RunRequest":
         """The request with what a `compaction_trigger` among its items asks for: as the last one, for nothing else."""
         items = [item for item in self.items if not isinstance(item, CompactionTrigger)]

@@ -19,7 +19,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from engine.answers import Answers, Batch
+from engine.answers import Answers, Batch, OpenCall
 from engine.backends.base import (
     CallDelta,
     CallEnd,
@@ -45,7 +45,7 @@ from engine.events import (
     ResponseTokens,
 )
 from engine.history import Round, Rounds
-from engine.hosted_calls import HostedCalls
+from engine.hosted_calls import HostedCalls, in_place
 from engine.item_style import style_of
 from engine.items import Answer, Compaction, Item, ItemStatus
 from engine.log import EventLog
@@ -96,6 +96,7 @@ class Response:
         self._rounds = Rounds(before.round if before else None, request.items, is_kept=is_kept)
         self._created_at = int(now)
         self._joined: list[Span] = []
+        self._held: list[Item] = []
 
     # --- what others ask ---
 
@@ -273,10 +274,22 @@ class Response:
         self.progress.step_ended(usage, timing)
         self._finish(Status.COMPLETED, now)
 
+    def hold(self, items: list[Item], approvals: list[OpenCall]) -> None:
+        """Begin with these items once the hosted calls that they decide on have run."""
+        self._held = items
+        self._answers.restore([*self._answers.open.values(), *approvals], {}, [])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has yet to be given what it begins with."""
+        return bool(self._held)
+
     def take_new_items(self) -> list[Item]:
         """What the client gave for the next step: outputs in the order of the calls, then messages."""
         self._expect_in_progress()
-        items: list[Item] = [*self._answers.take(), *self.progress.take_messages()]
+        held, self._held = self._held, []
+        outputs = self._answers.take()
+        items = [*(in_place(held, outputs) if held else outputs), *self.progress.take_messages()]
         self._rounds.give(items)
         return items
 

@@ -18,7 +18,7 @@ from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
 from engine.errors import RequestError
 from engine.hosted.toolbox import Toolbox
-from engine.hosting import Hosting, begin_hosting, has_approvals, open_hosting, reopen_hosting
+from engine.hosting import Hosting, approvals_in, begin_hosting, has_approvals, open_hosting, reopen_hosting
 from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.ledger import Ledger
@@ -151,11 +151,13 @@ class Responses:
         given, checked = request.items, self._check(request, before)
         request = msgspec.structs.replace(request, items=checked.items)
         looked = await look_at_start(self._lookout, request, given, before)
+        approvals = approvals_in(request, before)
+        held, request = (request.items, request.bare()) if approvals else ([], request)
         response_id = mint_id("resp")
         opened = open_sequence(self.backend, request, response_id, before)
         try:
             opened, extension = await prepare_run(self.backend, request, response_id, opened, given, before)
-            if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens:
+            if request.generate and not opened.sequence.num_context_tokens + extension.num_tokens and not held:
                 raise RequestError("The input is empty.", param="input")
             if opened.taken_from is not None and not opened.taken_from.can_continue:  # somebody was quicker
                 opened = open_sequence(self.backend, request, response_id, without_sequence(before))
@@ -180,6 +182,7 @@ class Responses:
             keeps_items=self._lookout is not None and self._lookout.sees_history,
         )
         response.answers.answered(checked.answered)
+        response.hold(held, approvals)
         live = self._start(response, principal, opened, extension, looked, hosting)
         live.meter = meter
         if before is not None:

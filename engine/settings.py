@@ -178,6 +178,12 @@ class Settings(BaseSettings):
     # what it runs itself
     tools: list[str] = Field([], description="Python modules or files with functions that responses may have called")
     offer_tools: bool = Field(False, description="true: the functions of `tools` are offered without being asked for")
+    mcp_hosts: list[str] = Field(
+        [], description="hosts of remote MCP servers, `*.` for all below, `*` for any; empty: there are none"
+    )
+    mcp_networks: NetworkList = Field([], description="private networks where MCP servers may be, such as 127.0.0.0/8")
+    mcp_list_timeout_s: Seconds = Field(30, description="to list an MCP server's tools when a response starts")
+    max_mcp_bytes: Bytes = Field(5 << 20, description="one answer of an MCP server")
     hosted_timeout_s: Seconds = Field(60, description="one call of a hosted tool; then it has failed")
     max_hosted_calls: Count = Field(128, description="calls of hosted tools in one response, whatever it asks for")
     max_hosted_at_once: Count = Field(64, description="calls of hosted tools that run at a time; more wait")

@@ -164,6 +164,8 @@ LAYERS: dict[str, str] = {
         hosted/functions
         hosted/guarded
         hosted/reading
+        hosted/mcp_host
+        hosted/remote_mcp
         hosted/runner
         hosted/toolbox
         hosted/limited
@@ -440,7 +442,8 @@ def test_pure_modules_know_no_driver(name: str) -> None:
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
         ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
-        ("httpx2", {"backends/remote/link", "bench/replay", "hosted/fetch", "hosted/guarded"}),
+        ("httpx2", {"backends/remote/link", "bench/replay", "hosted/fetch", "hosted/guarded", "hosted/remote_mcp"}),
+        ("mcp", {"hosted/remote_mcp"}),
     ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:
