@@ -95,6 +95,9 @@ class Response:
         is_kept = keeps_items or request.keeps_items
         self._rounds = Rounds(before.round if before else None, request.items, is_kept=is_kept)
         self._created_at = int(now)
+        self._top_logprobs = request.top_logprobs
+        if self._top_logprobs is None and settings.record_logprobs:
+            self._top_logprobs = 0  # for the token log; the client is shown none
         self._joined: list[Span] = []
         self._held: list[Item] = []
 
@@ -159,7 +162,7 @@ class Response:
         limit = self.request.echo.max_output_tokens
         max_tokens = None if limit is None else max(limit - self.num_sampled, 0)
         choice = self.hosted.choice(self.progress.choice, self.progress)
-        return StepSpec(choice, max_tokens, top_logprobs=self.request.top_logprobs)
+        return StepSpec(choice, max_tokens, top_logprobs=self._top_logprobs)
 
     def snapshot(self) -> ResponseObject:
         """The response object as of now, the final one when the run is over."""

@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     keep_open: bool = Field(False, description="a step without calls waits for the next user message by default")
     skip_unknown_tools: bool = Field(True, description="skip tool kinds that are not supported; false refuses them")
 
+    record_logprobs: bool = Field(
+        False, description="the token log has the log-probability of every sampled token, whatever a request asks for"
+    )
     event_names: EventNames = Field(
         "openai", description="whose names raw reasoning events have: reasoning_text.* or, open_responses, reasoning.*"
     )

@@ -118,21 +118,23 @@ def rescored(network: Any, line: Line) -> list[float | None]:
     return [float(scores[at - 1, id_]) if sampled else None for at, (id_, sampled) in enumerate(masked)]
 
 
-async def two_turns(url: str) -> str:
+async def two_turns(url: str, asked: dict[str, Any]) -> str:
     """A run whose two answers are held to a shape, so that also a model of random weights comes to an end."""
-    async with open_run(url, input="Hello", keep_open=True, text=SHORT, **RATED) as run:
+    async with open_run(url, input="Hello", keep_open=True, text=SHORT, **asked) as run:
         await run.result()
         await run.send("And then?")
         return (await run.result()).id
 
 
-async def check_scores(capsys, tmp_path: Path, model: Path | str, folder: Path) -> None:
+async def check_scores(
+    capsys, tmp_path: Path, model: Path | str, folder: Path, asked: dict[str, Any] = RATED, **settings: Any
+) -> None:
     """Run, export from the server and, once it is gone, from the store, and score the ids with the stock model."""
     data = tmp_path / "data"
-    settings = {"model": model, "dtype": "float32", "threads": 1, "data_dir": data}
+    settings |= {"model": model, "dtype": "float32", "threads": 1, "data_dir": data}
     async with open_server("local", tmp_path / "log", **settings) as server:
         with trio.fail_after(240):
-            response_id = await two_turns(server.url)
+            response_id = await two_turns(server.url, asked)
             (line,) = await trio.to_thread.run_sync(partial(exported, capsys, data, response_id, url=server.url))
             with pytest.raises(UsageError, match="The server refused: Response with id 'resp_no' not found"):
                 await trio.to_thread.run_sync(partial(exported, capsys, data, "resp_no", url=server.url))
@@ -151,6 +153,11 @@ async def check_scores(capsys, tmp_path: Path, model: Path | str, folder: Path) 
 async def test_a_trajectory_of_the_tiny_model_scores_the_same(tmp_path, capsys):
     folder = save_model(save_format(tmp_path / "model"))
     await check_scores(capsys, tmp_path, folder, folder)
+
+
+async def test_a_server_can_record_what_no_client_asks_for(tmp_path, capsys):
+    folder = save_model(save_format(tmp_path / "model"))
+    await check_scores(capsys, tmp_path, folder, folder, asked={}, record_logprobs=True)
 
 
 @pytest.mark.model

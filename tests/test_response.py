@@ -390,6 +390,9 @@ def test_every_step_is_asked_for_log_probabilities_if_the_client_wants_them(
     fields: dict[str, Any], top_logprobs: int | None
 ) -> None:
     assert Run(**fields).response.step_spec().top_logprobs == top_logprobs
+    recording = Run(settings=Settings(record_logprobs=True), **fields).response
+    assert recording.step_spec().top_logprobs == (top_logprobs or 0)
+    assert recording.request.top_logprobs == top_logprobs  # what the client is shown
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
