@@ -19,6 +19,7 @@ from engine.items import FunctionCall, FunctionCallOutput, Message, Reasoning
 from engine.settings import Settings
 from engine.toolspec import Tool
 from tests.family_formats import NAMES, family_format, save_family, source
+from tests.tiny import PLAIN, STOP_ID, save_format
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Tool("function", "get_weather", "Weather", CITY)
@@ -298,6 +299,35 @@ def test_thoughts_are_counted_in_every_family(name):
     inside = THOUGHTS[name].partition("Hi")[0].partition("<|start|>")[0].partition("analysis")
     expected = len(run._form.encode([Span(inside[2] or inside[0], True)]))
     assert abs(parser.num_reasoning - expected) <= 2
+
+
+# Ways of other models' templates, each with what one has to do about it.
+ENDS_TWICE = PLAIN.replace(
+    "{% if add_gen", "{% if not add_generation_prompt %}{{ '<|endoftext|>' }}{% endif %}{% if add_gen"
+)
+WANTS_TOOLS = "{% for tool in tools %}{{ tool.name }}{% endfor %}" + PLAIN
+KNOWS_WORDS = (
+    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'xhigh'] %}"
+    "{{ raise_exception('unknown effort') }}{% endif %}{{ reasoning_effort }}" + PLAIN
+)
+
+
+@pytest.mark.parametrize("template", [ENDS_TWICE, WANTS_TOOLS, KNOWS_WORDS])
+def test_ways_of_other_templates_are_met(tmp_path, template):
+    form = PromptFormat.load(save_format(tmp_path, template))
+    run = Prompt(form, RunSpec(response_id="r", model="m"))
+    assert give(run, user("a")) == "<|im_start|>user\na<|im_end|>\n"
+    run.open_turn()
+    run.sampled([*form.vocabulary.encode("b"), STOP_ID])
+    assert give(run, user("c")) == "\n<|im_start|>user\nc<|im_end|>\n"
+    assert shown(run, run.open_turn()) == "<|im_start|>assistant\n"
+
+
+def test_a_template_is_told_in_a_word_that_it_takes(tmp_path):
+    form = PromptFormat.load(save_format(tmp_path, KNOWS_WORDS))
+    for effort, word in [("none", "low"), ("low", "low"), ("medium", ""), ("high", "xhigh")]:
+        run = Prompt(form, RunSpec(response_id="r", model="m", reasoning_effort=effort))
+        assert give(run, user("a")).startswith(word + "<|im_start|>user")
 
 
 def test_templates_that_rewrite_earlier_turns_are_noticed():

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, get_args
 
 from engine.backends.manners import USER, Manners, output_turn
-from engine.backends.template import Template, TemplateError, Turn
-from engine.backends.thinking import Thinking, variables_of
+from engine.backends.template import NONE, Template, TemplateError, Turn, Variables
+from engine.backends.thinking import Thinking, ways_to_say
 
 _USUAL: Final = "user"
 
@@ -21,16 +21,21 @@ class Headers:
     """All of one template; made once."""
 
     def __init__(self, template: Template, manners: Manners, encode: Callable[[str], list[int]]) -> None:
-        """encode: of text whose control tokens mean themselves."""
+        """encode: of text whose control tokens mean themselves. Raises TemplateError."""
         before: dict[str, list[Turn]] = {_USUAL: [USER]}
         if manners.shows_calls:
             before["tool"] = [USER, manners.call_turn(), output_turn()]
+        self._variables = {thinking: _taken(template, thinking) for thinking in get_args(Thinking)}
         self._headers = {}
-        for thinking in get_args(Thinking):
+        for thinking, variables in self._variables.items():
             for role, turns in before.items():
-                text = _header(template, turns, thinking)
+                text = _header(template, turns, variables)
                 self._headers[role, thinking] = Header(text, encode(text))
         self.longest = max(len(header.ids) for header in self._headers.values())
+
+    def variables(self, thinking: Thinking) -> Variables:
+        """How the template is told."""
+        return self._variables[thinking]
 
     def after(self, role: str | None, thinking: Thinking = "") -> Header:
         """Behind a turn of this role."""
@@ -41,10 +46,19 @@ class Headers:
         return any(list(ids[len(ids) - len(header.ids) :]) == header.ids for header in self._headers.values())
 
 
-def _header(template: Template, before: Sequence[Turn], thinking: Thinking) -> str:
+def _taken(template: Template, thinking: Thinking) -> Variables:
+    """The first way to say it that the template takes."""
+    for variables in ways_to_say(thinking):
+        try:
+            template.header([USER], variables)
+        except TemplateError:
+            continue
+        return variables
+    return NONE
+
+
+def _header(template: Template, before: Sequence[Turn], variables: Variables) -> str:
     try:
-        return template.header(before, variables_of(thinking))
+        return template.header(before, variables)
     except TemplateError:
-        if len(before) == 1:
-            raise
-        return template.header([USER], variables_of(thinking))
+        return template.header([USER], variables)

@@ -21,7 +21,7 @@ from engine.backends.model_facts import ModelFacts
 from engine.backends.parser import StreamParser
 from engine.backends.template import MARK, Contents, Template, TemplateError, Turn, Variables
 from engine.backends.text_reader import TextReader
-from engine.backends.thinking import Thinking, variables_of
+from engine.backends.thinking import Thinking
 from engine.backends.toolset import ToolSet
 from engine.backends.turns import turns_of
 from engine.backends.vocabulary import Span, Vocabulary
@@ -139,7 +139,7 @@ class PromptFormat:
         shown = context.tools.documents() if self.family.shows_tools else ()
         tools = [contents.put_json(value, text) for value, text in shown]
         try:
-            text = self._template.start(turns, tools, variables_of(thinking))
+            text = self._template.start(turns, tools, self.headers.variables(thinking))
         except TemplateError as error:
             text = self._start_bit_by_bit(turns, tools, thinking, error)
         return Rendered(contents.spans(text), _last_role(turns))
@@ -155,7 +155,7 @@ class PromptFormat:
         first = list(turns[:size])
         for begin in (first, _merged(first)):
             try:
-                text = self._template.start(begin, tools, variables_of(thinking))
+                text = self._template.start(begin, tools, self.headers.variables(thinking))
             except TemplateError:
                 continue
             roles = ["call" if "tool_calls" in turn else turn["role"] for turn in turns[size - 1 :]]
@@ -194,7 +194,7 @@ class PromptFormat:
 
     def _extend(self, last_role: str | None, turns: Sequence[Turn], thinking: Thinking) -> str:
         try:
-            return self._extend_at_once(last_role, turns, variables_of(thinking))
+            return self._extend_at_once(last_role, turns, self.headers.variables(thinking))
         except TemplateError as error:
             if len(turns) == 1:
                 raise RequestError(str(error)) from error

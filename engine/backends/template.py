@@ -29,6 +29,7 @@ NONE: Final[Variables] = {}
 _OPEN, _CLOSE = "\ue000", "\ue001"
 MARK: Final = "\ue002"  # stands where a made-up turn ends, to find out what a template writes behind it
 _CONTROL: Final = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+_LAST_CONTROL: Final = re.compile(rf"(?:{_CONTROL.pattern})\s*$")
 _STAND_IN: Final = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 
 # Every control token in use has one of these; other strings stay, since templates compare them (`type == "string"`).
@@ -103,6 +104,24 @@ class Template:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"The chat template cannot be read: {error}") from error
+        self._no_tools: Sequence[Any] | None = None
+        self._end = ""  # what ends a conversation, not a turn: Phi's do that
+        self._look()
+
+    def _look(self) -> None:
+        """Find out what the template takes for no tools, and what it writes at the end of what is to go on."""
+        turns = [{"role": "user", "content": "Hello"}]
+        try:
+            self._render(turns, NONE)
+        except TemplateError:
+            self._no_tools = []  # it goes through them without asking
+        try:
+            whole, open_ = self._render(turns, NONE), self._render(turns, NONE, add_generation_prompt=True)
+        except TemplateError:
+            return  # it says why when it is used
+        end = _LAST_CONTROL.search(whole)
+        if end and not open_.startswith(whole) and open_.startswith(whole[: end.start()]):
+            self._end = end[0]
 
     def start(self, turns: Sequence[Turn], tools: Sequence[Any] = (), variables: Variables = NONE) -> str:
         """A new conversation. Raises TemplateError when the template refuses it."""
@@ -146,13 +165,15 @@ class Template:
         return whole[len(prefix) :]
 
     def _render(self, turns: Sequence[Turn], variables: Variables, **more: Any) -> str:
-        more = {"add_generation_prompt": False, "tools": None, "documents": None} | more
+        more = {"add_generation_prompt": False, "documents": None} | more
+        more["tools"] = more.get("tools") or self._no_tools
         try:
-            return self._template.render(messages=list(turns), **self._variables, **variables, **more)
+            rendered = self._template.render(messages=list(turns), **self._variables, **variables, **more)
         except jinja2.TemplateError as error:
             raise TemplateError(f"The chat template refused the turns: {error.message}") from error
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
             raise TemplateError(f"The chat template failed on the turns: {error}") from error
+        return rendered if more["add_generation_prompt"] else rendered.removesuffix(self._end)
 
 
 class _Generation(jinja2.ext.Extension):

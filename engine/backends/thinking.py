@@ -1,8 +1,9 @@
 """How much a run is to think, in the words of chat templates."""
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
-from engine.backends.template import Variables
+from engine.backends.template import NONE, Variables
 
 Thinking = Literal["", "off", "low", "medium", "high"]  # empty: as the template has it when nobody says anything
 
@@ -15,6 +16,12 @@ _OF_EFFORT: Final[dict[str, Thinking]] = {
     "xhigh": "high",
     "max": "high",
 }
+_EFFORTS: Final[dict[Thinking, tuple[str, ...]]] = {
+    "off": ("low", "no_think"),
+    "low": ("low",),
+    "medium": ("medium",),
+    "high": ("high", "xhigh"),
+}
 
 
 def thinking_of(effort: str | None) -> Thinking:
@@ -22,10 +29,13 @@ def thinking_of(effort: str | None) -> Thinking:
     return _OF_EFFORT.get(effort or "", "")
 
 
-def variables_of(thinking: Thinking) -> Variables:
-    """Qwen 3 and GLM read `enable_thinking`, DeepSeek `thinking`, gpt-oss `reasoning_effort`."""
-    if not thinking:
-        return {}
-    if thinking == "off":
-        return {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
-    return {"enable_thinking": True, "thinking": True, "reasoning_effort": thinking}
+def ways_to_say(thinking: Thinking) -> Iterator[Variables]:
+    """Variables for a template, the first of which it takes: some refuse a word that they do not know.
+
+    Qwen 3 and GLM read `enable_thinking`, DeepSeek `thinking`, gpt-oss `reasoning_effort`.
+    """
+    if thinking:
+        switch = {"enable_thinking": thinking != "off", "thinking": thinking != "off"}
+        yield from (switch | {"reasoning_effort": word} for word in _EFFORTS[thinking])
+        yield switch
+    yield NONE
