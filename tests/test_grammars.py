@@ -18,6 +18,7 @@ from engine.backends.vocabulary import Span
 from engine.errors import RequestError
 from engine.toolspec import Tool
 from tests.family_formats import NAMES, save_family
+from tests.test_parser import joined
 from tests.tiny import PLAIN, SMOLLM, VOCAB_SIZE, save_format
 
 CITY = {
@@ -32,6 +33,11 @@ CITY = {
 }
 WEATHER = Tool("function", "get_weather", "Weather", CITY)
 LOOK = Tool("function", "look", "", {"type": "object", "properties": {}}, namespace="files")
+PICK = Tool(
+    "function",
+    "pick",
+    parameters={"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]},
+)
 SQL = Tool("custom", "sql", grammar={"type": "grammar", "syntax": "regex", "definition": r"SELECT [a-z*]{1,9};"})
 SUM = Tool(
     "custom",
@@ -154,8 +160,8 @@ def test_auto_leaves_the_model_free_until_it_opens_a_call(name):
     assert not of.accepts(held, bad)
 
 
-def walk(of: Family, guide: Guide, seed: int, limit: int = 600) -> list[int]:
-    """Random draws under the grammar, tags likelier than others, to its end."""
+def walk(of: Family, guide: Guide, seed: int, limit: int = 600, *, may_go_on: bool = False) -> list[int]:
+    """Random draws under the grammar, tags likelier than others, to its end, or so far if it may go on."""
     chance = np.random.default_rng(seed)
     begun = of.ids("<|channel|>commentary to=functions.") if of.form.family.is_harmony else []  # or it thinks for ever
     ids = [*begun, *guide.start(begun)]
@@ -169,6 +175,8 @@ def walk(of: Family, guide: Guide, seed: int, limit: int = 600) -> list[int]:
         guide.restrict(row)
         drawn = int(row.argmax())
         ids += [drawn, *guide.advance(drawn)]
+        if len(ids) >= limit and may_go_on:
+            break
         assert len(ids) < limit
     return ids
 
@@ -198,6 +206,26 @@ def test_whatever_is_drawn_under_the_grammar_is_a_valid_call(name, seed):
                 assert arguments.startswith("SELECT ") and arguments.endswith(";")
             case "sum":
                 assert all(part.isdigit() for part in arguments.split("+"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", EVERY)
+def test_whatever_is_drawn_under_auto_has_no_call_that_does_not_fit(name, seed):
+    of = family(name)
+    prompt = of.prompt(PICK)
+    begin(prompt)
+    guide = of.guides.guide(prompt.constraint(StepSpec()))
+    parser = prompt.new_parser(StepSpec())
+    ids = walk(of, guide, seed, may_go_on=True)
+    deltas = parser.feed(ids) + parser.close()
+    calls = [json.loads(delta.text) for delta in joined(deltas) if isinstance(delta, CallDelta)]
+    ended = sum(isinstance(delta, CallEnd) for delta in deltas)
+    for arguments in calls[:ended]:
+        jsonschema.validate(arguments, PICK.parameters)
+    opening = of.form.family.calls.open
+    if opening and of.form.family.auto.mode != "decide" and ids[-1] in of.form.stops_in_order:
+        said = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+        assert opening not in said  # what looks like a call and is none would be text
 
 
 def next_of(of: Family, ids: list[int], tag: str) -> int:

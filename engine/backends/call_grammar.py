@@ -97,7 +97,7 @@ class CallGrammar:
         return f"{name}{end} /\\n{{0,2}}/"
 
     def _up_to_rule(self, tag: str, name: str) -> str:
-        return f"{name}: {_ANYTHING}" if tag in self._added else f"{name}[suffix={json.dumps(tag)}]: {_ANYTHING}"
+        return f"{name}: {_ANYTHING}" if tag in self._added else f"{name}[suffix={_literal(tag)}]: {_ANYTHING}"
 
     def _answer_rule(self, rule: str) -> str:
         return f"{self.text('<|channel|>final<|message|>')} {rule}" if self._family.is_harmony else rule
@@ -115,7 +115,7 @@ class CallGrammar:
             tag = re.escape(self._syntax.open).replace("/", r"\/")
             yield "talk: TALK"
             yield f"TALK: {_ANYTHING} & ~/(?s:.*){tag}(?s:.*)/"
-            yield f"up_to_calls[suffix={json.dumps(self._syntax.open)}]: {_ANYTHING}"
+            yield f"up_to_calls[suffix={_literal(self._syntax.open)}]: {_ANYTHING}"
         else:
             yield r"talk: /(\s*[^{\s;](?s:.*))?/"
 
@@ -156,14 +156,16 @@ class CallGrammar:
         """A text as a grammar writes it: strings, and ids of tokens."""
         parts = self._split.split(text) if self._split else [text]
         return " ".join(
-            f"<[{self._added[part]}]>" if index % 2 else json.dumps(part, ensure_ascii=False)
-            for index, part in enumerate(parts)
-            if part
+            f"<[{self._added[part]}]>" if index % 2 else _literal(part) for index, part in enumerate(parts) if part
         )
 
     def is_token(self, tag: str) -> bool:
         """Whether the tag is one token of its own."""
         return tag in self._added
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _repeated(between: str, rule: str, count: int) -> str:
@@ -216,7 +218,7 @@ class _PairRules:
             yield f"{rule}: {head} {_ANYTHING} {self._grammar.text(after)}"
         else:
             yield f"{rule}: {head} {rule}_value"
-            yield f"{rule}_value[suffix={json.dumps(after)}]: {_ANYTHING}"
+            yield f"{rule}_value[suffix={_literal(after)}]: {_ANYTHING}"
 
     def _other(self, rule: str) -> Iterator[str]:
         before = self._grammar.text(self._pairs.before_name)
