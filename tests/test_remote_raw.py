@@ -7,6 +7,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -22,15 +23,19 @@ from engine.backends.base import (
     TextDelta,
     ToolChoice,
 )
+from engine.backends.chance import Chance
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.dialects import Chunk, Times, dialect_of
 from engine.backends.remote.errors import BrokenStream, UpstreamError
+from engine.backends.remote.link import Link, LinkConfig
+from engine.backends.remote.raw import RawModel, open_raw_backend
 from engine.errors import EngineError, NotFound, RequestError
 from engine.items import FunctionCallOutput, Item, Message
 from engine.toolspec import Tool
 from tests.contract_answers import Answer, Piece, problem, queue_exceeded
 from tests.contract_server import ContractServer, Sent, open_contract_server
 from tests.remote_model import MODEL, hashed, open_raw, open_remote, saying, speaking
+from tests.remote_peer import Reply, open_peer, sse
 from tests.tiny import CONTEXT_WINDOW, HERMES, STOP_ID, save_format
 
 GO, SUN = Message(role="user", content="go"), FunctionCallOutput(call_id="c", output="sun")
@@ -131,6 +136,46 @@ async def test_settings_of_the_run_are_asked_for(form: PromptFormat) -> None:
     assert (first["max_tokens"], first["return_raw_tokens"]) == (5, True)
     assert (second["temperature"], second["top_p"], second["presence_penalty"]) == (0.5, 0.9, 0.1)
     assert second["seed"] != third["seed"]
+
+
+# --- log-probabilities
+
+
+_TOP = [{"id": 90, "logprob": -0.5}, {"id": 91, "logprob": -1.5}, {"id": 92, "logprob": -2.5}]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_log_probabilities_come_with_the_text_where_the_service_tells_them(  # P58
+    form: PromptFormat, by_id: bool
+) -> None:
+    dialect = dialect_of("llamacpp")
+    assert dialect is not None
+    chance = {"id": 90, "logprob": -0.5, "top_logprobs": _TOP}
+    one = {"tokens": [90], "stop": False} | ({"completion_probabilities": [chance]} if by_id else {})
+    events = sse(one, one, {"tokens": [], "stop": True, "stop_type": "limit"}, done=False)
+    async with open_peer(lambda asked: Reply(events)) as peer:
+        link, model = Link(LinkConfig(base_url=peer.url)), RawModel(id=MODEL, created=1, owned_by="x")
+        async with open_raw_backend(link, dialect, model, form) as backend:
+            sequence = backend.open_sequence(spec())
+            *deltas, _ = await step(sequence, GO, step=StepSpec(max_tokens=5, top_logprobs=2))
+            span = list(sequence.tokens.since(0))[-1]
+    assert peer.asked[0].value()["n_probs"] == 2
+    tokens = [token for delta in deltas if isinstance(delta, TextDelta) for token in delta.logprobs]
+    assert [token.logprob for token in tokens] == ([-0.5, -0.5] if by_id else [])
+    assert span.logprobs == ([-0.5, -0.5] if by_id else msgspec.UNSET)
+    assert {len(token.top_logprobs) for token in tokens} == ({2} if by_id else set())
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_log_probabilities_are_asked_for_only_when_they_are_wanted(form: PromptFormat, dialect: Any) -> None:
+    server = served(speaking(hashed), dialect=dialect)
+    async with open_remote(server, form) as backend:
+        sequence = backend.open_sequence(spec())
+        await step(sequence, GO, step=StepSpec(max_tokens=2))
+        await step(sequence, step=StepSpec(max_tokens=2, top_logprobs=0))
+    names = {"vllm": {"logprobs": 0, "return_tokens_as_token_ids": True}, "llamacpp": {"n_probs": 1}}
+    assert not server.asked[0].body.keys() & {"logprobs", "n_probs"}
+    assert names.get(dialect, {}).items() <= server.asked[1].body.items()
 
 
 # --- how a step ends
@@ -445,6 +490,29 @@ async def test_a_call_of_no_tool_cannot_be_required(form: PromptFormat) -> None:
         ),
         ("vllm", b'{"choices":[],"usage":{"prompt_tokens":3,"prompt_tokens_details":null}}', Chunk()),
         ("vllm", b"[DONE]", Chunk(is_last=True)),
+        (
+            "vllm",
+            b'{"choices":[{"token_ids":[7],"logprobs":{"tokens":["token_id:7"],"token_logprobs":[-0.5],'
+            b'"top_logprobs":[{"token_id:8":-1.5,"token_id:7":-0.5}]}}]}',
+            Chunk([7], [Chance(-0.5, [(7, -0.5), (8, -1.5)])]),
+        ),
+        (
+            "vllm",
+            b'{"choices":[{"token_ids":[7],"logprobs":{"tokens":["token_id:7"],"token_logprobs":[-0.5]}}]}',
+            Chunk([7], [Chance(-0.5)]),
+        ),
+        ("vllm", b'{"choices":[{"token_ids":[7],"logprobs":{"tokens":["a"],"token_logprobs":[-0.5]}}]}', Chunk([7])),
+        (
+            "vllm",
+            b'{"choices":[{"token_ids":[7],"logprobs":{"tokens":["token_id:7"],"token_logprobs":[null]}}]}',
+            Chunk([7]),
+        ),
+        (
+            "llamacpp",
+            b'{"tokens":[4],"completion_probabilities":[{"id":4,"logprob":-1,"top_logprobs":[{"id":5,"logprob":-2}]}]}',
+            Chunk([4], [Chance(-1, [(5, -2)])]),
+        ),
+        ("llamacpp", b'{"tokens":[4],"completion_probabilities":[{"id":5,"logprob":-1}]}', Chunk([4])),
         ("llamacpp", b'{"tokens":[4],"stop":false,"tokens_predicted":2}', Chunk([4], num_told=2)),
         (
             "llamacpp",

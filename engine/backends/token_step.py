@@ -154,7 +154,8 @@ class Step:
         deltas, self._parsed = self._parsed, []
         ids, chances, self._fresh, self._chances = self._fresh, self._chances, [], []
         if ids:
-            deltas += self._parser.feed(ids, None if self.top_logprobs is None else chances or None)
+            is_rated = self.top_logprobs is not None and len(chances) == len(ids)
+            deltas += self._parser.feed(ids, chances if is_rated else None)
         return deltas
 
     def _reason(self, end: Finished) -> Reason:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
+from engine.backends.chance import Chance
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.errors import BrokenStream, error_chunk
 
@@ -23,7 +24,8 @@ End = Literal["stop", "length", "content_filter"]
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for besides the prompt. None: the service's default.
 
-    cache_key: the same for what shares a prefix. schema: that the text is held to.
+    cache_key: the same for what shares a prefix. schema: that the text is held to. top_logprobs: how many of the
+    likeliest to tell with each id; None for no log-probabilities.
     """
 
     model: str
@@ -36,6 +38,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     cache_key: str | None = None
     schema: dict[str, Any] | None = None
+    top_logprobs: int | None = None
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -49,10 +52,12 @@ class Times(msgspec.Struct, frozen=True):
 class Chunk(msgspec.Struct, frozen=True):
     """What an event says. num_cached: tokens of the prompt that were not computed again. is_last: nothing follows.
 
-    num_told: how many ids there must be by now; None where the service does not count.
+    num_told: how many ids there must be by now; None where the service does not count. chances: one for each id, where
+    they were asked for and the service tells them by id (llama.cpp's tells none of ids that end inside a character).
     """
 
     ids: list[int] = []
+    chances: list[Chance] | None = None
     end: End | None = None
     num_cached: int | None = None
     times: Times | None = None
@@ -114,7 +119,16 @@ class _TimeInfo(msgspec.Struct):
     completion_time: float = 0.0
 
 
+class _Logprobs(msgspec.Struct):
+    """`tokens` and the keys of `top_logprobs` are `token_id:5` where that was asked for."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
 class _Choice(msgspec.Struct):
+    logprobs: _Logprobs | None = None
     tokens: list[TokenId] | None = None
     token_ids: list[TokenId] | None = None
     finish_reason: str | None = None
@@ -129,6 +143,7 @@ class _Completion(msgspec.Struct):
 
 
 _completions = msgspec.json.Decoder(_Completion)
+_BY_ID: Final = "token_id:"
 _DONE: Final = Chunk(is_last=True)
 
 
@@ -149,12 +164,28 @@ class _Completions:
         choice = told.choices[0] if told.choices else None
         details = told.usage.prompt_tokens_details if told.usage else None
         info = told.time_info
+        ids = (choice.tokens or choice.token_ids or []) if choice else []
         return Chunk(
-            ids=(choice.tokens or choice.token_ids or []) if choice else [],
+            ids=ids,
+            chances=_chances(choice.logprobs, ids) if choice and choice.logprobs else None,
             end=_end(choice.finish_reason) if choice and choice.finish_reason else None,
             num_cached=details.cached_tokens if details else None,
             times=Times(info.queue_time * 1e3, info.prompt_time * 1e3, info.completion_time * 1e3) if info else None,
         )
+
+
+def _chances(told: _Logprobs, ids: list[int]) -> list[Chance] | None:
+    if told.tokens != [f"{_BY_ID}{token_id}" for token_id in ids] or None in told.token_logprobs:
+        return None
+    tops = told.top_logprobs or [None] * len(ids)
+    if not len(ids) == len(told.token_logprobs) == len(tops):
+        return None
+    return [Chance(logprob or 0.0, _ranked(top or {})) for logprob, top in zip(told.token_logprobs, tops, strict=True)]
+
+
+def _ranked(top: dict[str, float]) -> list[tuple[int, float]]:
+    ranked = sorted(top.items(), key=lambda one: one[1], reverse=True)
+    return [(int(name.removeprefix(_BY_ID)), logprob) for name, logprob in ranked if name.startswith(_BY_ID)]
 
 
 _ENDS: Final[dict[str, End]] = {"length": "length", "content_filter": "content_filter"}
@@ -204,6 +235,8 @@ class _VLLM(_Completions):
 
     def fields(self, ask: Ask, *, stream: bool = True) -> dict[str, Any]:
         fields = _common(ask, stream) | {"return_token_ids": True, "stop_token_ids": ask.stop_ids}
+        if ask.top_logprobs is not None:
+            fields |= {"logprobs": ask.top_logprobs, "return_tokens_as_token_ids": True}
         return fields | ({"structured_outputs": {"json": ask.schema}} if ask.schema is not None else {})
 
     def tokenize_fields(self, model: str, text: str) -> dict[str, Any]:
@@ -219,7 +252,17 @@ class _Timings(msgspec.Struct):
     predicted_ms: float = 0.0
 
 
+class _Likely(msgspec.Struct):
+    id: TokenId
+    logprob: float
+
+
+class _Probability(_Likely):
+    top_logprobs: list[_Likely] = []
+
+
 class _Prediction(msgspec.Struct):
+    completion_probabilities: list[_Probability] | None = None
     tokens: list[TokenId] = []
     stop: bool = False
     stop_type: str = ""
@@ -250,6 +293,8 @@ class _LlamaCpp:
             "frequency_penalty": ask.frequency_penalty,
         }
         asked = {"temperature": ask.temperature, "top_p": ask.top_p, "seed": ask.seed, "json_schema": ask.schema}
+        if ask.top_logprobs is not None:
+            asked["n_probs"] = max(ask.top_logprobs, 1)  # 0 would be none at all
         return fields | {name: value for name, value in asked.items() if value is not None}
 
     def read(self, event: bytes) -> Chunk:
@@ -262,6 +307,7 @@ class _LlamaCpp:
         timings = told.timings if told.stop else None
         return Chunk(
             ids=told.tokens,
+            chances=_chances_by_id(told.completion_probabilities, told.tokens),
             end=("length" if told.stop_type == "limit" else "stop") if told.stop else None,
             num_cached=timings.cache_n if timings else None,
             times=Times(0.0, timings.prompt_ms, timings.predicted_ms) if timings else None,
@@ -271,6 +317,12 @@ class _LlamaCpp:
 
     def tokenize_fields(self, model: str, text: str) -> dict[str, Any]:
         return {"content": text, "add_special": False, "parse_special": False}
+
+
+def _chances_by_id(told: list[_Probability] | None, ids: list[int]) -> list[Chance] | None:
+    if told is None or [one.id for one in told] != ids:
+        return None
+    return [Chance(one.logprob, [(other.id, other.logprob) for other in one.top_logprobs]) for one in told]
 
 
 _DIALECTS: Final[dict[str, Dialect]] = {dialect.name: dialect for dialect in (_Cerebras(), _VLLM(), _LlamaCpp())}

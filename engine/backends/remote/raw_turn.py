@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.backends.base import RunSpec
+from engine.backends.chance import Chance
 from engine.backends.frames import Finished, Sample, Sampled
 from engine.backends.remote.dialects import Ask, Chunk, Dialect, End
 from engine.backends.remote.encoding import Encoding
@@ -60,6 +61,8 @@ class RawTurn:
         asked = context.ask(job)
         self._hold = asked.constraint if isinstance(asked.constraint, Hold) else None
         self._stop_ids = asked.stop_ids
+        # A lead of ours has none, and a text held to a schema has ones that mean something else.
+        self._top_logprobs = asked.top_logprobs if self._hold is None else None
         self._num_lead = 0
         self._num_left = asked.max_tokens
         if self._hold and (lead := prompt.ids_of(self._hold.lead)[: self._num_left]):
@@ -99,11 +102,13 @@ class RawTurn:
             frequency_penalty=spec.frequency_penalty,
             cache_key=self._prompt.cache_key,
             schema=self._hold.schema if self._hold else None,
+            top_logprobs=self._top_logprobs,
         )
         return await self._prompt.body(encoding, self._dialect.fields(ask, stream=self._is_streamed))
 
     def take(self, events: Sequence[bytes]) -> bool:
         ids: list[int] = []
+        chances: list[Chance] = []
         is_over = False
         for event in events:
             chunk = self._dialect.read(event)
@@ -115,10 +120,11 @@ class RawTurn:
                 break
             self._num_came += len(chunk.ids)
             ids += chunk.ids
+            chances += chunk.chances or ()
             if self._note(chunk):
                 is_over = True
                 break
-        self._sampled(ids)
+        self._sampled(ids, chances if self._top_logprobs is not None and len(chances) == len(ids) else None)
         if is_over and self._end is not None:
             self.finish()
         return is_over
@@ -133,7 +139,7 @@ class RawTurn:
             raise BrokenStream("no ids came")
         return chunk.is_last or (self._end is not None and chunk.num_cached is not None)
 
-    def _sampled(self, ids: list[int]) -> None:
+    def _sampled(self, ids: list[int], chances: list[Chance] | None) -> None:
         stop = next((index for index, token_id in enumerate(ids) if token_id in self._stop_ids), None)
         if stop is not None:
             ids = ids[: stop + 1]
@@ -142,13 +148,17 @@ class RawTurn:
             ids = [token_id for token_id in ids if not self._prompt.is_control(token_id)]
         if ids := ids[: self._num_left]:
             self._first_at = self._first_at or now_ms()
-            self._add(ids)
+            self._add(ids, None if chances is None else [self._cut(chance) for chance in chances[: len(ids)]])
         if not self._num_left:
             self._end = self._end or "length"
 
-    def _add(self, ids: list[int]) -> None:
+    def _cut(self, chance: Chance) -> Chance:
+        """With no more of the likeliest than were asked for: services may tell one more."""
+        return Chance(chance.logprob, chance.top[: self._top_logprobs])
+
+    def _add(self, ids: list[int], chances: list[Chance] | None = None) -> None:
         self._num_left -= len(ids)
-        self._context.on_sampled(Sampled(self._context.number, self._job, ids))
+        self._context.on_sampled(Sampled(self._context.number, self._job, ids, chances))
 
     # --- the end
 
