@@ -20,6 +20,7 @@ from engine.commands.bench import (
 )
 from engine.commands.compare import compare_command
 from engine.commands.export import export_command
+from engine.commands.index import index_command
 from engine.commands.models import fetch_command, models_command
 from engine.commands.probe import probe_command
 from engine.commands.run import run_command
@@ -207,6 +208,20 @@ def export(
     """Token trajectories as JSON lines: ids, which of them were sampled, log-probabilities, steps."""
     settings = read_settings(config, set_ or [], {})
     export_command(settings.data_dir, ids or [], url=url, api_key=api_key)
+
+
+@app.command()
+def index(
+    folder: Annotated[
+        Path | None, typer.Argument(help="folder that models may search; without one all are listed")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="what responses call it (default: the folder's name)")] = None,
+    remove: Annotated[str | None, typer.Option(help="forget the folder of this name")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings; data_dir counts")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="any setting, as name=value; repeatable")] = None,
+) -> None:
+    """Make a folder's files searchable for models (file_search). Run again, it reads what has changed."""
+    index_command(read_settings(config, set_ or [], {}).data_dir, folder, name=name, remove=remove)
 
 
 bench = typer.Typer(

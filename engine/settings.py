@@ -192,6 +192,9 @@ class Settings(BaseSettings):
     max_hosted_at_once: Count = Field(64, description="calls of hosted tools that run at a time; more wait")
     max_hosted_output_chars: Count = Field(100_000, description="what a hosted call tells the model; the rest is cut")
 
+    file_search: bool = Field(False, description="true: models may search the folders that `longloop index` has read")
+    file_search_timeout_s: Seconds = Field(10, description="one search")
+
     # what the code interpreter may do
     code_interpreter: bool = Field(False, description="true: models may run Python in a bubblewrap sandbox")
     code_interpreter_python: str = Field("", description="its Python, perhaps with packages; empty: the machine's own")

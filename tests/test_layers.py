@@ -44,6 +44,7 @@ LAYERS: dict[str, str] = {
         commands/bench
         commands/compare
         commands/export
+        commands/index
         commands/models
         commands/probe
         commands/run
@@ -161,6 +162,8 @@ LAYERS: dict[str, str] = {
         hosted/cell
         hosted/containers
         hosted/fetch
+        hosted/file_index
+        hosted/file_search
         hosted/functions
         hosted/guarded
         hosted/reading
@@ -267,7 +270,10 @@ LAYERS: dict[str, str] = {
         hosted/addresses
         hosted/base
         hosted/builtin_shapes
+        hosted/file_filters
         hosted/kinds
+        hosted/page_text
+        hosted/passages
         hosted/mcp_definition
         hosted/shapes
         hosted_calls
@@ -441,9 +447,9 @@ def test_pure_modules_know_no_driver(name: str) -> None:
     [
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
-        ("sqlite3", {"database", "ledger_database", "ledger_reader"}),
         ("httpx2", {"backends/remote/link", "bench/replay", "hosted/fetch", "hosted/guarded", "hosted/remote_mcp"}),
         ("mcp", {"hosted/remote_mcp"}),
+        ("sqlite3", {"database", "hosted/file_index", "ledger_database", "ledger_reader"}),
     ],
 )
 def test_only_these_modules_import(library: str, users: set[str]) -> None:

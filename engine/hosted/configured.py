@@ -9,6 +9,7 @@ import trio
 from engine.hosted.addresses import address_rules
 from engine.hosted.base import Host
 from engine.hosted.code_interpreter import CodeInterpreterHost
+from engine.hosted.file_search import FileSearchHost
 from engine.hosted.functions import FunctionHost, load_modules
 from engine.hosted.mcp_host import McpHost
 from engine.settings import Settings
@@ -28,6 +29,8 @@ async def open_hosts(settings: Settings) -> AsyncIterator[Mapping[str, Host]]:
             hosts["mcp"] = McpHost(functions, remote)
         if settings.code_interpreter:
             hosts["code_interpreter"] = await stack.enter_async_context(CodeInterpreterHost.start(settings))
+        if settings.file_search:
+            hosts["file_search"] = FileSearchHost(settings.data_dir, settings.file_search_timeout_s)
         yield hosts
 
 

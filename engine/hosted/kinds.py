@@ -11,7 +11,11 @@ from engine.settings import Settings
 
 def hosted_types(settings: Settings) -> frozenset[str]:
     """The wire types of the tools that are hosted under these settings."""
-    types = {"mcp": bool(settings.tools or settings.mcp_hosts), "code_interpreter": settings.code_interpreter}
+    types = {
+        "mcp": bool(settings.tools or settings.mcp_hosts),
+        "code_interpreter": settings.code_interpreter,
+        "file_search": settings.file_search,
+    }
     return frozenset(type_ for type_, is_hosted in types.items() if is_hosted)
 
 
