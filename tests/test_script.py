@@ -368,7 +368,7 @@ async def test_an_interrupted_step_ends_with_what_was_given_so_far(autojump_cloc
     assert [await sequence.next_deltas() for _ in range(2)] == [[TextDelta("a")], [TextDelta(" b")]]
     await trio.sleep(1.5)
     (end,) = sequence.interrupt()
-    assert (end.reason, end.usage, end.timing.sampling_ms) == ("stop", count_usage(30, 2), pytest.approx(2500))
+    assert (end.reason, end.usage, end.timing.sampling_ms) == ("stop", count_usage(9, 2), pytest.approx(2500))
     assert text([delta for _, delta in await sample(sequence)]) == "next"
 
 
@@ -459,7 +459,7 @@ async def test_an_estimated_context_has_no_tokens_and_counts_tools_once():
     context = EstimatedContext(RunSpec(response_id="r", model="m", tools=[LOOK]))
     first = await context.prepare([GO])
     context.commit(first)
-    assert first.num_tokens > 20
+    assert first.num_tokens == 9  # 8 of them for the tool
     assert (await context.prepare([GO])).num_tokens == 1
     assert len(context.tokens) == 0 and first.token_ids == ()
 

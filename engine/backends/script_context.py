@@ -14,6 +14,7 @@ from engine import items
 from engine.backends.base import Delta, Extension, Past, RunSpec
 from engine.content import text_of
 from engine.tokens import TokenLog
+from engine.toolspec import Tool
 
 CHARS_PER_TOKEN: Final = 4
 
@@ -129,7 +130,7 @@ class EstimatedContext:
 
 
 def _estimate_head(spec: RunSpec) -> int:
-    chars = len(spec.instructions or "") + sum(len(msgspec.json.encode(tool)) for tool in spec.tools)
+    chars = len(spec.instructions or "") + sum(map(_num_chars, spec.tools))
     return -(-chars // CHARS_PER_TOKEN)
 
 
@@ -152,3 +153,8 @@ def _texts(item: items.Item) -> Iterable[str | bytes]:
             return ()
         case _:
             return (items.encode_item(item),)
+
+
+def _num_chars(tool: Tool) -> int:
+    """Of what a model is shown of it."""
+    return len(msgspec.json.encode((tool.kind, tool.name, tool.description, tool.parameters, tool.grammar)))
