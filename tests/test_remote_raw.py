@@ -29,6 +29,7 @@ from engine.backends.remote.dialects import Chunk, Times, dialect_of
 from engine.backends.remote.errors import BrokenStream, UpstreamError
 from engine.backends.remote.link import Link, LinkConfig
 from engine.backends.remote.raw import RawModel, open_raw_backend
+from engine.backends.remote.raw_turn import RawTurn
 from engine.errors import EngineError, NotFound, RequestError
 from engine.items import FunctionCallOutput, Item, Message
 from engine.toolspec import Tool
@@ -44,6 +45,8 @@ HEAR = Tool("function", "hear", parameters={"type": "object"})
 CALL = '<tool_call>\n{"name": "look", "arguments": {"n": 1}}\n</tool_call>'
 CUTS = int(os.environ.get("LONGLOOP_SOAK_CUTS", "50"))
 FREE = StepSpec()
+REQUIRED = StepSpec(ToolChoice("required"))
+NAMED = StepSpec(ToolChoice("required", frozenset({"hear"}), is_named=True))
 DIALECTS = ["cerebras", "vllm", "llamacpp"]
 
 
@@ -267,6 +270,51 @@ async def test_cancelling_a_step_closes_the_stream_at_once(form: PromptFormat) -
         await step(sequence, SUN)
 
 
+async def test_a_step_that_was_stopped_before_it_began_asks_for_nothing(
+    form: PromptFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = served(speaking(saying(form, CALL)))
+    async with open_remote(server, form) as backend:
+        sequence = backend.open_sequence(spec(tools=[HEAR]))
+        sequence.commit(await sequence.prepare([GO]))
+        for _ in range(3):
+            sequence.start_step(NAMED)
+            sequence.cancel_step()
+        sequence.start_step(FREE)
+        while not any(isinstance(delta, StepEnd) for delta in await sequence.next_deltas()):
+            pass
+    assert len(server.asked) == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_what_is_on_its_way_when_a_step_is_stopped_is_in_no_step(
+    form: PromptFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RawTurn] = []
+
+    class Kept(RawTurn):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr("engine.backends.remote.raw.RawTurn", Kept)
+    server = served(lambda _: Answer(pieces=[Piece("", (50,))] * 2, between_s=math.inf))
+    async with open_remote(server, form) as backend:
+        sequence = backend.open_sequence(spec())
+        sequence.commit(await sequence.prepare([GO]))
+        for _ in range(2):
+            sequence.start_step(FREE)
+            await sequence.next_deltas()
+            sequence.cancel_step()
+        sequence.start_step(FREE)
+        before = context(sequence)
+        assert made[0].take([b'{"choices":[{"tokens":[60]}]}', b"[DONE]"])
+        assert made[0].is_answered
+        made[0].finish()
+        assert context(sequence) == before
+        sequence.cancel_step()
+
+
 # --- what goes wrong
 
 
@@ -397,9 +445,6 @@ def hidden_in_characters(form: PromptFormat, pieces: ListOf[Piece]) -> list[Piec
 
 
 # --- what holds a step
-
-REQUIRED = StepSpec(ToolChoice("required"))
-NAMED = StepSpec(ToolChoice("required", frozenset({"hear"}), is_named=True))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

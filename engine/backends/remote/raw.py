@@ -119,6 +119,7 @@ class RawBackend:
     async def _run(self, job: int, sequence: TokenSequence, scope: trio.CancelScope) -> None:
         with scope:
             try:
+                await trio.lowlevel.checkpoint()  # it may have been stopped before it began
                 await self._sample(job, sequence)
             except UpstreamError as error:
                 self._failed(job, sequence, error)
@@ -131,7 +132,7 @@ class RawBackend:
     async def _sample(self, job: int, sequence: TokenSequence) -> None:
         line, prompt = self._line_of[sequence.number], sequence.prompt
         assert isinstance(prompt, RawPrompt)
-        turn = RawTurn(job, sequence, prompt, self._dialect, sequence.spec)
+        turn = RawTurn(job, sequence, prompt, self._dialect, sequence.spec, lambda: job in self._jobs)
         await line.converse(turn)
         turn.finish()
 

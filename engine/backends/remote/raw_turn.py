@@ -5,7 +5,7 @@ broke: nothing is lost, nothing comes twice. The same mends a gap: llama.cpp's s
 that is not whole yet (it counts them, so the gap shows); then a few ids are asked for without a stream, which has all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from engine.backends.base import RunSpec
@@ -40,13 +40,23 @@ class Context(Protocol):
 class RawTurn:
     """A `link.Turn`; what comes is reported to `context` under the job's number."""
 
-    def __init__(self, job: int, context: Context, prompt: RawPrompt, dialect: Dialect, spec: RunSpec) -> None:
+    def __init__(
+        self,
+        job: int,
+        context: Context,
+        prompt: RawPrompt,
+        dialect: Dialect,
+        spec: RunSpec,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """is_wanted: false once the step was stopped; what has been on its way then may belong to no step any more."""
         self.path = dialect.path
         self._job = job
         self._context = context
         self._prompt = prompt
         self._dialect = dialect
         self._spec = spec
+        self._is_wanted = is_wanted
         self._base = context.num_context_tokens
         self._num_old = self._base - context.num_new_tokens
         self._began = now_ms()
@@ -84,7 +94,7 @@ class RawTurn:
 
     @property
     def is_answered(self) -> bool:
-        return self._end is not None
+        return self._end is not None or not self._is_wanted()
 
     async def body(self, encoding: Encoding) -> bytes:
         spec = self._spec
@@ -107,6 +117,8 @@ class RawTurn:
         return await self._prompt.body(encoding, self._dialect.fields(ask, stream=self._is_streamed))
 
     def take(self, events: Sequence[bytes]) -> bool:
+        if not self._is_wanted():
+            return True
         ids: list[int] = []
         chances: list[Chance] = []
         is_over = False
@@ -164,7 +176,7 @@ class RawTurn:
 
     def finish(self) -> None:
         """Report the end, once. To be called when the turn is answered."""
-        if self._is_reported:
+        if self._is_reported or not self._is_wanted():
             return
         self._is_reported = True
         context, now = self._context, now_ms()
