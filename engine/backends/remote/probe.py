@@ -245,7 +245,7 @@ class Probe:
         text = "".join(choice.delta.content or "" for choice in choices if choice.delta)
         if "city" not in msgspec.json.decode(text, type=dict[str, Any]):
             raise _Missed(text)
-        return text
+        return " ".join(text.split())
 
     async def _cached(self) -> str:
         cached: int | None = None
