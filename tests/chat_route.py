@@ -18,12 +18,12 @@ LOOK = Tool("function", "look", parameters={"type": "object", "properties": {}})
 
 
 @asynccontextmanager
-async def open_chat(server: ContractServer, **config: Any) -> AsyncIterator[ChatBackend]:
-    """A backend on this server, which is served meanwhile."""
+async def open_chat(server: ContractServer, window: int | None = None, **config: Any) -> AsyncIterator[ChatBackend]:
+    """A backend on this server, which is served meanwhile. window: of its models, as far as it is known."""
     async with open_contract_server(server) as url:
         link = Link(LinkConfig(base_url=f"{url}/v1", **({"key": "right", "encoding": PLAIN} | config)))
         models = [ModelInfo(name, 0) for name in server.models]
-        async with open_chat_backend(link, DIALECTS[server.dialect], models) as backend:
+        async with open_chat_backend(link, DIALECTS[server.dialect], models, window) as backend:
             yield backend
 
 

@@ -155,6 +155,22 @@ async def test_a_context_that_has_grown_too_long_is_summed_up_by_the_service() -
     assert roles[2][1].endswith("They look around.") and len(roles) == 3
 
 
+async def test_an_output_that_does_not_fit_is_refused_and_a_shorter_one_taken() -> None:  # P23
+    server = ContractServer(look_around)
+    async with (
+        open_chat(server, window=1000) as backend,
+        open_served(backend=backend) as served,
+        served.connect() as client,
+    ):
+        await client.create()
+        (key,) = pending(await client.step())
+        await client.answer((key, "word " * 1000))
+        assert (await client.step())[-1]["error"]["code"] == "context_length_exceeded"
+        await client.answer((key, "word"))
+        assert (await client.step())[-1]["type"] == "response.done"
+    assert len(server.asked) == 2
+
+
 async def test_what_the_user_says_meanwhile_steers_the_model() -> None:
     server = ContractServer([Answer(deltas=said(*"Once upon a"), between_s=0.05), Answer(deltas=said("Short."))])
     async with open_client(server, lifecycle="chain") as client:

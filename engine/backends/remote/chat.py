@@ -20,11 +20,19 @@ from engine.backends.remote.link import Line, Link
 class ChatBackend:
     """A Backend (see base) over a service's chat completions. Made by `open_chat_backend`."""
 
-    def __init__(self, nursery: trio.Nursery, link: Link, dialect: ChatDialect, models: Sequence[ModelInfo]) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        link: Link,
+        dialect: ChatDialect,
+        models: Sequence[ModelInfo],
+        window: int | None,
+    ) -> None:
         self._nursery = nursery
         self._link = link
         self._dialect = dialect
         self._models = {model.id: model for model in models}
+        self._window_of = {models[0].id: window}
         self._lines = Lines(nursery, link, dialect.warm_path)
 
     # --- for the server (see base.Backend)
@@ -51,7 +59,7 @@ class ChatBackend:
     def open_sequence(self, spec: RunSpec) -> ChatSequence:
         """See base. Raises NotFound for a model that is not the service's."""
         self.resolve(spec.model)
-        return ChatSequence(spec, self._dialect, self)
+        return ChatSequence(spec, self._dialect, self, self._window_of.get(spec.model))
 
     # --- for sequences (see chat_sequence.Desk)
 
@@ -71,13 +79,13 @@ class ChatBackend:
 
 @asynccontextmanager
 async def open_chat_backend(
-    link: Link, dialect: ChatDialect, models: Sequence[ModelInfo]
+    link: Link, dialect: ChatDialect, models: Sequence[ModelInfo], window: int | None = None
 ) -> AsyncIterator[ChatBackend]:
-    """The backend. models: of the service, at least one; the first is the default."""
+    """The backend. models: of the service, at least one; the first is the default, and window is its context's."""
     backend: ChatBackend | None = None
     try:
         async with trio.open_nursery() as nursery:
-            backend = ChatBackend(nursery, link, dialect, models)
+            backend = ChatBackend(nursery, link, dialect, models, window)
             yield backend
             nursery.cancel_scope.cancel()
     finally:

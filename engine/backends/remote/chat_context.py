@@ -17,6 +17,7 @@ from engine.backends.remote.chat_messages import ChatMessage, Messages, Reasonin
 from engine.backends.remote.chat_tools import ChatTools
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.growing import GrowingBody
+from engine.errors import RequestError
 from engine.items import Item
 
 CHARS_PER_TOKEN: Final = 4
@@ -34,12 +35,20 @@ class _Written(msgspec.Struct, frozen=True):
 class ChatContext:
     """See the module. `messages`: what it would send."""
 
-    def __init__(self, instructions: str | None, tools: ChatTools, reasoning_field: ReasoningField | None) -> None:
+    def __init__(
+        self,
+        instructions: str | None,
+        tools: ChatTools,
+        reasoning_field: ReasoningField | None,
+        window: int | None = None,
+    ) -> None:
+        """window: most tokens that it may have; None: any number."""
         self.num_tokens = 0
         self.messages: list[ChatMessage] = []
         self._instructions = instructions
         self._tools = tools
         self._reasoning_field: ReasoningField | None = reasoning_field
+        self._window = window
         self._open_ids: list[str] = []  # of the model's calls that have no output yet
         self._num_calls = 0
         self._body = GrowingBody("messages", PLAIN)
@@ -47,13 +56,24 @@ class ChatContext:
     # --- items in
 
     def prepare(self, items: ListOf[Item]) -> Extension:
-        """The messages of these items; changes nothing. Raises RequestError with a path such as `[0].content[1]`."""
+        """The messages of these items; changes nothing.
+
+        Raises RequestError: with a path such as `[0].content[1]`, or `context_length_exceeded`. What the estimate lets
+        pass the service may still refuse, which ends the run; so it is better refused here.
+        """
         began = time.perf_counter()
         written = self._write(items)
+        num_tokens = self._estimate(written)
+        if self._window is not None and self.num_tokens + num_tokens >= self._window:
+            raise RequestError(
+                f"This model's context has {self._window} tokens. {self.num_tokens} are in use and about {num_tokens} "
+                "more do not fit; shorten the input.",
+                code="context_length_exceeded",
+            )
         return Extension(
             base=self.num_tokens,
             num_items=len(items),
-            num_tokens=self._estimate(written),
+            num_tokens=num_tokens,
             render_ms=(time.perf_counter() - began) * 1e3,
             payload=written,
         )

@@ -35,9 +35,9 @@ DIALECTS: Final[dict[ChatName, ChatDialect]] = {
     "cerebras": ChatDialect(reasoning_field="reasoning", cache_key_field="prompt_cache_key", warm_path="/tcp_warming"),
     "vllm": ChatDialect(reasoning_field="reasoning"),
     "llamacpp": ChatDialect(reasoning_field="reasoning_content", limit_field="max_tokens", names_tool=False),
+    # Of whoever else speaks the API: strict ones refuse fields that they do not know.
     "openai": ChatDialect(
         reasoning_field=None,
-        cache_key_field="prompt_cache_key",
         efforts=frozenset({"none", "minimal", "low", "medium", "high", "xhigh"}),
     ),
 }

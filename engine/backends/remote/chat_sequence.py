@@ -48,13 +48,14 @@ class ChatSequence:
 
     num_turn_tokens = 0
 
-    def __init__(self, spec: RunSpec, dialect: ChatDialect, desk: Desk) -> None:
+    def __init__(self, spec: RunSpec, dialect: ChatDialect, desk: Desk, window: int | None = None) -> None:
+        """window: most tokens of a context, None where nobody knows."""
         self.tokens = TokenLog()  # stays empty
         self._spec = spec
         self._dialect = dialect
         self._desk = desk
         self._tools = ChatTools(spec.tools)
-        self._context = ChatContext(spec.instructions, self._tools, dialect.reasoning_field)
+        self._context = ChatContext(spec.instructions, self._tools, dialect.reasoning_field, window)
         self._fields = run_fields(spec, dialect)
         self._line: Line | None = None
         self._step: ChatStep | None = None

@@ -58,7 +58,7 @@ def _open(
     settings: Settings, link: Link, found: Found, dialect: Dialect | None, form: PromptFormat | None
 ) -> AbstractAsyncContextManager[Backend]:
     if dialect is None or form is None:
-        return open_chat_backend(link, DIALECTS[cast(ChatName, settings.backend)], found.models)
+        return open_chat_backend(link, DIALECTS[cast(ChatName, settings.backend)], found.models, found.window)
     first = found.models[0]
     model = RawModel(id=first.id, created=first.created, owned_by=first.owned_by)
     return open_raw_backend(link, dialect, model, form)
