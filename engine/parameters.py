@@ -26,7 +26,7 @@ Includable = Literal[
     "response.tokens",  # ours
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
-    # Of hosted tools and of images that are kept elsewhere: there is nothing of that kind that they could add.
+    # Of images that are kept elsewhere there is nothing that these could add; those of hosted tools do (section 13).
     "message.input_image.image_url",
     "computer_call_output.output.image_url",
     "file_search_call.results",

@@ -27,6 +27,15 @@ def _networks(texts: list[str]) -> list[str]:
 
 NetworkList = Annotated[list[str], AfterValidator(_networks)]
 
+
+def _search_url(text: str) -> str:
+    if text and not (text.startswith(("http://", "https://")) and "{query}" in text):
+        raise ValueError("a URL of http or https with {query} in it")
+    return text
+
+
+WebSearchUrl = Annotated[str, AfterValidator(_search_url)]
+
 EventNames = Literal["openai", "open_responses"]
 LifecycleName = Literal["append", "chain", "inject"]
 
@@ -194,6 +203,12 @@ class Settings(BaseSettings):
 
     file_search: bool = Field(False, description="true: models may search the folders that `longloop index` has read")
     file_search_timeout_s: Seconds = Field(10, description="one search")
+
+    web_search_url: WebSearchUrl = Field(
+        "",
+        description="the search provider, `{query}` for the words, such as SearXNG's "
+        "http://127.0.0.1:8888/search?format=json&q={query}; empty: no web search",
+    )
 
     # what the code interpreter may do
     code_interpreter: bool = Field(False, description="true: models may run Python in a bubblewrap sandbox")

@@ -142,7 +142,7 @@ async def test_where_nothing_may_be_fetched_no_connection_is_made(url: str, why:
     assert web.connected == []
 
 
-async def test_a_redirect_to_a_metadata_address_is_refused() -> None:
+async def test_a_redirect_to_a_metadata_address_is_refused() -> None:  # P142
     web = Web(redirect(a="http://169.254.169.254/latest/meta-data/iam", b="http://metadata.test/"))
     for path in "ab":
         with pytest.raises(FetchError, match="may not be fetched"):
@@ -174,7 +174,7 @@ async def test_the_allow_list_holds_for_redirects_too() -> None:
     assert zone.asked == ["site.test"]
 
 
-async def test_endless_redirects_end() -> None:
+async def test_endless_redirects_end() -> None:  # P143
     web = Web(redirect(a="/a"))
     with pytest.raises(FetchError, match="redirects more than 5 times"):
         await fetcher(web, Zone(site=[PUBLIC])).fetch("http://site.test/a")
@@ -196,7 +196,7 @@ async def test_a_decompression_bomb_is_unpacked_up_to_the_limit_only(encoding: s
         tracemalloc.stop()
 
 
-async def test_an_endless_page_is_read_up_to_the_limit_only() -> None:
+async def test_an_endless_page_is_read_up_to_the_limit_only() -> None:  # P143
     pieces = iter(lambda: bytes(50_000), None)
     with pytest.raises(FetchError, match="larger than 1000000 bytes"):
         await fetcher(Web(streamed(pieces)), Zone(site=[PUBLIC]), FetchLimits(max_bytes=1_000_000)).fetch(

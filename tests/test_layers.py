@@ -171,6 +171,9 @@ LAYERS: dict[str, str] = {
         hosted/remote_mcp
         hosted/runner
         hosted/toolbox
+        hosted/web
+        hosted/web_results
+        hosted/web_search
         hosted/limited
         hosted/sandbox
         ledger_database
@@ -447,7 +450,18 @@ def test_pure_modules_know_no_driver(name: str) -> None:
     [
         ("torch", TORCH),
         ("trio_websocket", TRIO_WEBSOCKET),
-        ("httpx2", {"backends/remote/link", "bench/replay", "hosted/fetch", "hosted/guarded", "hosted/remote_mcp"}),
+        (
+            "httpx2",
+            {
+                "backends/remote/link",
+                "bench/replay",
+                "hosted/fetch",
+                "hosted/guarded",
+                "hosted/remote_mcp",
+                "hosted/web",
+                "hosted/web_search",
+            },
+        ),
         ("mcp", {"hosted/remote_mcp"}),
         ("sqlite3", {"database", "hosted/file_index", "ledger_database", "ledger_reader"}),
     ],

@@ -30,7 +30,7 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monk
     ("name", "value"),
     [(name, 0) for name, field in Settings.model_fields.items() if name.startswith("max_") or name.endswith("_s")]
     + [("port", -1), ("port", 70_000), ("lifecycle", "nonsense"), ("no_such_setting", 1), ("keep_open", "perhaps")]
-    + [("fetch_networks", ["10.0.0.0/99"])],
+    + [("fetch_networks", ["10.0.0.0/99"]), ("web_search_url", "ftp://a/{query}"), ("web_search_url", "http://a/")],
 )
 def test_value_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=name):

@@ -11,7 +11,10 @@ from engine.hosted.base import Host
 from engine.hosted.code_interpreter import CodeInterpreterHost
 from engine.hosted.file_search import FileSearchHost
 from engine.hosted.functions import FunctionHost, load_modules
+from engine.hosted.kinds import WEB_SEARCH_TYPES
 from engine.hosted.mcp_host import McpHost
+from engine.hosted.web import open_web
+from engine.hosted.web_search import WebSearchHost
 from engine.settings import Settings
 
 
@@ -31,6 +34,8 @@ async def open_hosts(settings: Settings) -> AsyncIterator[Mapping[str, Host]]:
             hosts["code_interpreter"] = await stack.enter_async_context(CodeInterpreterHost.start(settings))
         if settings.file_search:
             hosts["file_search"] = FileSearchHost(settings.data_dir, settings.file_search_timeout_s)
+        if settings.web_search_url:
+            hosts |= dict.fromkeys(WEB_SEARCH_TYPES, WebSearchHost(open_web(settings)))
         yield hosts
 
 

@@ -1,12 +1,16 @@
 """Which of a request's tools this server hosts, by its settings alone; the rest is the client's, or skipped."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from engine.hosted.base import Definition
 from engine.settings import Settings
+
+WEB_SEARCH_TYPES: Final = (
+    "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+)  # fmt: skip
 
 
 def hosted_types(settings: Settings) -> frozenset[str]:
@@ -15,6 +19,7 @@ def hosted_types(settings: Settings) -> frozenset[str]:
         "mcp": bool(settings.tools or settings.mcp_hosts),
         "code_interpreter": settings.code_interpreter,
         "file_search": settings.file_search,
+        **dict.fromkeys(WEB_SEARCH_TYPES, bool(settings.web_search_url)),
     }
     return frozenset(type_ for type_, is_hosted in types.items() if is_hosted)
 
