@@ -236,6 +236,9 @@ LAYERS: dict[str, str] = {
         backends/remote/chat_step
         backends/remote/chat_tools
         backends/remote/chat_turn
+        backends/remote/dialect
+        backends/remote/dialect_completions
+        backends/remote/dialect_llama
         backends/remote/dialects
         backends/remote/encoding
         backends/remote/growing

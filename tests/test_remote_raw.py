@@ -25,7 +25,8 @@ from engine.backends.base import (
 )
 from engine.backends.chance import Chance
 from engine.backends.prompt_format import PromptFormat
-from engine.backends.remote.dialects import Chunk, Times, dialect_of
+from engine.backends.remote.dialect import Chunk, Times
+from engine.backends.remote.dialects import dialect_of
 from engine.backends.remote.errors import BrokenStream, UpstreamError
 from engine.backends.remote.link import Link, LinkConfig
 from engine.backends.remote.raw import RawModel, open_raw_backend

@@ -19,9 +19,11 @@ from trio.testing import MockClock
 
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.encoding import Encoding
+from engine.store_fake import MemoryStore
 from tests.agent_runs import LIFECYCLES, arguments, by_append
 from tests.contract_answers import Answer, Dialect, problem
 from tests.contract_server import ContractServer, Sent, open_contract_server
+from tests.kept import as_of_now, paused_run, resume
 from tests.remote_model import MODEL, open_raw, open_remote, saying, speaking
 from tests.served import Client, open_served
 from tests.tiny import HERMES, save_format
@@ -219,6 +221,30 @@ async def test_a_run_goes_on_when_the_service_was_killed_in_a_pause_and_started_
             frames = await client.step()
     assert frames[-1]["type"] == "response.completed"
     assert said(frames)[0] == "Seen all, ä."
+
+
+@asynccontextmanager
+async def open_kept(server: ContractServer, form: PromptFormat, store: MemoryStore) -> AsyncIterator[Client]:
+    """A client of one of several servers in a row, over the same service."""
+    async with (
+        open_remote(server, form) as backend,
+        open_served(backend=backend, store=store) as served,
+        served.connect() as client,
+    ):
+        yield client
+
+
+async def test_a_paused_run_goes_on_in_another_server_token_for_token(form: PromptFormat) -> None:  # P82
+    server, store = server_of(form, 2), MemoryStore()
+    async with open_kept(server, form, store) as client:
+        response_id, (key,), before = await paused_run(client)
+        killed = as_of_now(store)
+    async with open_kept(server, form, killed) as client:
+        await resume(client, response_id, before[-1]["sequence_number"])
+        await client.answer((key, "seen"))
+        assert said(await client.step())[1] == arguments(1)
+    first, second = (sent.body["prompt"] for sent in server.asked)
+    assert second[: len(first)] == first
 
 
 async def test_a_service_that_stays_away_fails_the_run_cleanly(form: PromptFormat) -> None:

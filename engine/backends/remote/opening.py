@@ -17,7 +17,8 @@ from engine.backends.pretrained import DEFAULT_MODEL, resolve_tokenizer
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.chat import open_chat_backend
 from engine.backends.remote.chat_request import DIALECTS, ChatName
-from engine.backends.remote.dialects import Dialect, dialect_of
+from engine.backends.remote.dialect import Dialect
+from engine.backends.remote.dialects import dialect_of
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.link import Link, LinkConfig
 from engine.backends.remote.raw import RawModel, open_raw_backend

@@ -11,7 +11,8 @@ import msgspec
 
 from engine.backends.remote.chat_chunks import DECODER, CallPart, Chunk, Counts
 from engine.backends.remote.chat_request import ChatName
-from engine.backends.remote.dialects import Ask, Dialect, dialect_of
+from engine.backends.remote.dialect import Ask, Dialect
+from engine.backends.remote.dialects import dialect_of
 from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.errors import UpstreamError, error_chunk
 from engine.backends.remote.link import Line, Link

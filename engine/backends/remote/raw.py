@@ -14,7 +14,7 @@ import trio
 from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
 from engine.backends.prompt import PromptFormat
 from engine.backends.rate_limit import RateLimit
-from engine.backends.remote.dialects import Dialect
+from engine.backends.remote.dialect import Dialect
 from engine.backends.remote.errors import UpstreamError
 from engine.backends.remote.lines import Lines
 from engine.backends.remote.link import Line, Link

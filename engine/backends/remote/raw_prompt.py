@@ -8,7 +8,7 @@ import trio
 from engine.backends.base import RunSpec, StepSpec
 from engine.backends.grammar import answer_schema
 from engine.backends.prompt import Prompt, PromptFormat
-from engine.backends.remote.dialects import Dialect
+from engine.backends.remote.dialect import Dialect
 from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.growing import GrowingBody
 from engine.backends.remote.hold import Hold, hold_to_answer, hold_to_call

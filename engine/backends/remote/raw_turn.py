@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from engine.backends.base import RunSpec
 from engine.backends.chance import Chance
 from engine.backends.frames import Finished, Sample, Sampled
-from engine.backends.remote.dialects import Ask, Chunk, Dialect, End
+from engine.backends.remote.dialect import Ask, Chunk, Dialect, End
 from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import BrokenStream
 from engine.backends.remote.hold import Hold

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.backends.base import ModelInfo
 from engine.backends.prompt_format import PromptFormat
-from engine.backends.remote.dialects import Ask, Dialect
+from engine.backends.remote.dialect import Ask, Dialect
 from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import Unreachable, UpstreamError
 from engine.backends.remote.link import Line
