@@ -211,7 +211,7 @@ def call_label(call: Call) -> str:
         case FunctionCall() | CustomToolCall():
             return label_of(call.name, call.namespace or None)
         case McpApprovalRequest():
-            return call.name
+            return label_of(call.name, call.server_label or None)
         case _:
             return str(call.__struct_config__.tag).removesuffix("_call")
 
