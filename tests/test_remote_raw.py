@@ -1,5 +1,6 @@
 """remote/raw.py, raw_turn.py, raw_prompt.py, dialects.py, hold.py: steps on a service that takes and gives ids."""
 
+import copy
 import math
 import os
 from collections.abc import Callable
@@ -502,13 +503,42 @@ async def test_an_answer_s_format_is_the_service_s_to_hold(form: PromptFormat) -
         sequence = backend.open_sequence(spec(tools=[], text_format=text_format))
         assert text(await step(sequence, GO)) == '{"a": 1}'
         assert server.asked[0].body["structured_outputs"] == {"json": schema}
-        mixed = backend.open_sequence(spec(text_format=text_format))
-        with pytest.raises(RequestError, match="tool_choice"):
-            await step(mixed, GO)
     async with open_remote(served([]), form) as backend:
         with pytest.raises(RequestError) as caught:
             backend.open_sequence(spec(tools=[], text_format=text_format))
         assert caught.value.param == "text.format"
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("wants", ["a call", "an answer", "nothing"])
+async def test_the_model_may_call_or_answer_in_a_format(form: PromptFormat, dialect: Any, wants: str) -> None:
+    text_format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+
+    def answer(sent: Sent) -> Answer:
+        is_held = "structured_outputs" in sent.body or "json_schema" in sent.body
+        free = {"a call": f"\n{CALL}\n{CALL}", "an answer": "Well, let me see.", "nothing": ""}[wants]
+        return speaking(saying(form, '{"a": 1}' if is_held else free))(sent)
+
+    server = served(answer, dialect=dialect)
+    async with open_remote(server, form) as backend:
+        sequence = backend.open_sequence(spec(text_format=text_format, parallel_tool_calls=False))
+        deltas = await step(sequence, GO)
+        if wants == "a call":
+            assert arguments(deltas) == '{"n": 1}'
+        else:
+            assert text(deltas) == '{"a": 1}'
+        assert [sent.body["stream"] for sent in server.asked] == [False, True]
+        assert context(sequence)[: len(server.asked[1].body["prompt"])] == server.asked[1].body["prompt"]
+
+
+async def test_a_call_that_begins_as_an_answer_does_leaves_no_room_for_a_format(form: PromptFormat) -> None:
+    calls = msgspec.structs.replace(form.family.calls, open="")
+    bare = copy.copy(form)
+    bare.family = msgspec.structs.replace(form.family, calls=calls)
+    async with open_remote(served([], dialect="vllm"), bare) as backend:
+        sequence = backend.open_sequence(spec(text_format={"type": "json_object"}))
+        with pytest.raises(RequestError, match="tool_choice"):
+            await step(sequence, GO)
 
 
 async def test_a_call_of_no_tool_cannot_be_required(form: PromptFormat) -> None:

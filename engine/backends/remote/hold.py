@@ -15,19 +15,21 @@ from engine.toolspec import Tool
 
 
 class Hold(Constraint, frozen=True, kw_only=True):
-    """A constraint in these terms; its `grammar` is empty. With a schema the mode is `always`, else `on_trigger`.
+    """A constraint in these terms; its `grammar` is empty. The mode is `always` where all of the step is held.
 
-    lead, tail: texts in which the family's tags are meant.
+    lead, tail: texts in which the family's tags are meant. opening: what a call begins with, where the model may call
+    as well as answer; only an answer is held to the schema then.
     """
 
     lead: str = ""
     schema: dict[str, Any] | None = None
     tail: str = ""
+    opening: str = ""
 
 
-def hold_to_answer(schema: dict[str, Any]) -> Hold:
-    """The whole text follows the schema."""
-    return Hold(grammar="", schema=schema)
+def hold_to_answer(schema: dict[str, Any], opening: str = "") -> Hold:
+    """The whole text follows the schema, unless it begins with this."""
+    return Hold(grammar="", mode="on_trigger" if opening else "always", schema=schema, opening=opening)
 
 
 def hold_to_call(tools: Mapping[str, Tool], family: Family, *, has_schemas: bool) -> Hold:

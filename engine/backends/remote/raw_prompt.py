@@ -46,17 +46,24 @@ class RawPrompt(Prompt):
             return hold_to_call(tools, self._form.family, has_schemas=self._dialect.has_schemas)
         if self._answer is None:
             return None  # a turn that may call or talk: a service's model decides that by itself
-        if labels:
+        if not labels:
+            return hold_to_answer(self._answer)
+        opening = self._form.family.calls.open.strip()
+        if not opening:  # calls begin as JSON answers do
             raise RequestError(
                 "This model's service cannot hold an answer to a format while tools may be called; "
                 "set tool_choice to none or required.",
                 param="text.format",
             )
-        return hold_to_answer(self._answer)
+        return hold_to_answer(self._answer, opening)
 
     def ids_of(self, text: str) -> list[int]:
         """The ids of a text of ours, in which tags are meant."""
         return self._form.encode([Span(text, True)])
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """What ids stand for, tags included, as far as they are whole characters."""
+        return b"".join(map(self._form.vocabulary.bytes_of, ids)).decode(errors="ignore")
 
     def is_control(self, token_id: int) -> bool:
         """Whether the id carries no text."""

@@ -3,6 +3,9 @@
 Each request asks for what follows the ids that the log has by then, so a stream that broke is gone on with where it
 broke: nothing is lost, nothing comes twice. The same mends a gap: llama.cpp's stream leaves out the ids of a character
 that is not whole yet (it counts them, so the gap shows); then a few ids are asked for without a stream, which has all.
+
+Where the model may call or give an answer of a certain format, the first ids say which it is: those of a call are kept,
+others are asked for again, held to the format.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,9 +71,12 @@ class RawTurn:
         self._num_came = 0  # with the request under way
         self._is_streamed = True
         self._wants_whole = False
+        self._num_looked_at = 0  # ids to look at; 0: there is nothing to decide (any more)
         asked = context.ask(job)
         self._hold = asked.constraint if isinstance(asked.constraint, Hold) else None
         self._stop_ids = asked.stop_ids
+        if self._hold and self._hold.opening:
+            self._num_looked_at = len(prompt.ids_of(self._hold.opening)) + 1
         # A lead of ours has none, and a text held to a schema has ones that mean something else.
         self._top_logprobs = asked.top_logprobs if self._hold is None else None
         self._num_lead = 0
@@ -98,12 +104,12 @@ class RawTurn:
 
     async def body(self, encoding: Encoding) -> bytes:
         spec = self._spec
-        self._is_streamed, self._wants_whole = not self._wants_whole, False
+        self._is_streamed, self._wants_whole = not (self._wants_whole or self._num_looked_at), False
         self._num_came = 0
         self._num_requests += 1
         ask = Ask(
             model=spec.model,
-            max_tokens=self._num_left if self._is_streamed else min(self._num_left, _WHOLE_IDS),
+            max_tokens=self._num_left if self._is_streamed else min(self._num_left, self._num_looked_at or _WHOLE_IDS),
             stop_ids=self._stop_ids,
             temperature=spec.temperature,
             top_p=spec.top_p,
@@ -111,7 +117,7 @@ class RawTurn:
             presence_penalty=spec.presence_penalty,
             frequency_penalty=spec.frequency_penalty,
             cache_key=self._prompt.cache_key,
-            schema=self._hold.schema if self._hold else None,
+            schema=self._hold.schema if self._hold and not self._num_looked_at else None,
             top_logprobs=self._top_logprobs,
         )
         return await self._prompt.body(encoding, self._dialect.fields(ask, stream=self._is_streamed))
@@ -136,10 +142,26 @@ class RawTurn:
             if self._note(chunk):
                 is_over = True
                 break
+        if self._num_looked_at:
+            return self._decide(ids)
         self._sampled(ids, chances if self._top_logprobs is not None and len(chances) == len(ids) else None)
         if is_over and self._end is not None:
             self.finish()
         return is_over
+
+    def _decide(self, ids: list[int]) -> bool:
+        """Keep what a call begins with; anything else will be another answer."""
+        assert self._hold is not None
+        self._num_looked_at = 0
+        said = self._prompt.text_of(ids).lstrip()
+        if said and (said.startswith(self._hold.opening) or self._hold.opening.startswith(said)):
+            self._hold = None
+            self._sampled(ids, None)
+        else:
+            self._end = None
+        if self._end is not None:
+            self.finish()
+        return True
 
     def _note(self, chunk: Chunk) -> bool:
         """Whether the request is over with this."""
