@@ -159,6 +159,7 @@ def test_a_difference_within_the_spread_is_none() -> None:
     assert str(Gain(Middle(0.4, 0.1, 5))) == "+40 %"
     assert str(Gain(Middle(-0.4, 0.1, 5))) == "-40 %"
     assert str(Gain(Middle(0.05, 0.1, 5))) == "none"
+    assert str(Gain(Middle(0.4, 0.0, 1))) == "none", "one run has no spread"
 
 
 def test_the_spread_is_that_of_the_middle_half() -> None:

@@ -58,9 +58,9 @@ def test_tables_have_a_row_for_each_design_and_all_axes(tmp_path) -> None:
     turns = real.Turns("append", 1_000, [1, 2, 3], 4, 5, 6, 7)
     grids = report(tmp_path, reals=[real.RealModel("a model", "", 2, [turns, turns])]).grids()
     assert [grid.title.partition(":")[0] for grid in grids] == [
-        "A run of 1,000 tokens/s, 50 ms, 20 calls",
+        "A run of 1,000 tokens/s, 50 ms round trip, 20 calls",
         *(f"By {axis.name}" for axis in AXES),
-        "One optimisation less, at 1,000 tokens/s, 50 ms, 20 calls",
+        "One optimisation less, at 1,000 tokens/s, 50 ms round trip, 20 calls",
         "Server CPU of a turn",
         "A run of 2 calls on a model",
         "Tools, really run once before the first measurement",

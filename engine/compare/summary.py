@@ -68,8 +68,8 @@ class Gain:
 
     @property
     def is_none(self) -> bool:
-        """Whether the difference is smaller than its spread."""
-        return abs(self.share.median) <= self.share.spread
+        """Whether the difference is smaller than its spread, which one repetition does not tell."""
+        return self.share.count < 2 or abs(self.share.median) <= self.share.spread
 
     def __str__(self) -> str:
         return "none" if self.is_none else f"{self.share.median * 100:+.0f} %"
@@ -125,7 +125,7 @@ class Summary:
 def written(point: Point) -> str:
     """A point in words."""
     up = f", {point.up_mbit_per_s:g} Mbit/s up" if point.up_mbit_per_s else ""
-    return f"{point.tokens_per_second:,g} tokens/s, {point.rtt_ms:g} ms, {point.num_calls} calls{up}"
+    return f"{point.tokens_per_second:,g} tokens/s, {point.rtt_ms:g} ms round trip, {point.num_calls} calls{up}"
 
 
 # What others have published about the same change, to stand beside what is measured here and not to be mixed with it.
