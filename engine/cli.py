@@ -306,10 +306,11 @@ def bench_remote(
     rounds: Annotated[int, typer.Option(min=1, help="rounds; the median counts")] = 5,
     turns: Annotated[int, typer.Option(min=1, help="turns per history")] = 40,
     longest: Annotated[int, typer.Option(min=1_000, help="longest history, in tokens")] = 100_000,
+    chat: Annotated[bool, typer.Option("--chat", help="the chat route; without it the raw one")] = False,
     as_json: AsJson = False,
 ) -> None:
     """The server's own processor time for a token and for a turn, when a service does the sampling."""
-    remote_command(num_tokens=tokens, rounds=rounds, turns=turns, longest=longest, as_json=as_json)
+    remote_command(num_tokens=tokens, rounds=rounds, turns=turns, longest=longest, is_chat=chat, as_json=as_json)
 
 
 def main() -> None:

@@ -187,10 +187,11 @@ def test_remote_holds_a_token_to_a_time_and_a_turn_to_its_growth() -> None:
     assert row[-1] == "needs two histories"
 
 
-async def test_remote_measures_a_server_over_a_service(tmp_path) -> None:
+@pytest.mark.parametrize("is_chat", [False, True])
+async def test_remote_measures_a_server_over_a_service(tmp_path, is_chat: bool) -> None:
     reported = []
-    folder = save_format(tmp_path / "format")
-    result = await bench_remote(100, 1, 2, 1_000, reported.append, tokenizer=str(folder))
+    folder = "" if is_chat else str(save_format(tmp_path / "format"))
+    result = await bench_remote(100, 1, 2, 1_000, reported.append, tokenizer=folder)
     assert result["tokens"]["cpu_us_per_token"] > 0
     assert [(one.encoding, one.history_tokens) for one in reported] == [("JSON", 1_000), ("msgpack + gzip", 1_000)]
     assert reported[0].body_bytes > reported[1].body_bytes > 100

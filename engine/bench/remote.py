@@ -1,12 +1,12 @@
 """`longloop bench remote`: what the server itself costs when a service does the sampling.
 
-A server with the raw route, a service that gives ids and infers nothing, a client: three processes. What is counted is
+A server with one of its routes, a service that infers nothing, a client: three processes. What is counted is
 the processor time of the server's process, all of it: HTTP from the service, parsing, the response's events, the
 WebSocket to the client.
 
 - A token: the service gives 3,000 a second on one stream, as the fastest do.
-- A turn: an append of fifty words to histories of 1,000 to 100,000 tokens, answered with a few. Every body holds all
-  ids, since the API wants them all; what is left that grows is the copying of these bytes.
+- A turn: an append of fifty words to histories of 1,000 to 100,000 tokens, answered with a few. Every body holds
+  everything, since the API wants that; what is left that grows is the copying of these bytes.
 """
 
 import json
@@ -71,7 +71,8 @@ async def bench_remote(
 ) -> dict[str, Any]:
     """Both measurements; `report` is called with each history of each encoding.
 
-    num_tokens: of a round. longest: history in tokens. tokenizer: a value of the setting of that name.
+    num_tokens: of a round. longest: history in tokens. tokenizer: a value of the setting of that name; empty for the
+    chat route, whose tokens are words.
     """
     histories = [history for history in HISTORIES if history <= longest]
     with tempfile.TemporaryDirectory() as folder:

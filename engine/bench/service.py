@@ -1,7 +1,7 @@
-"""A service for `longloop bench remote`: takes token ids and gives token ids, as Cerebras does, and infers nothing.
+"""A service for `longloop bench remote`: answers completions and chat completions as Cerebras does, infers nothing.
 
 `python -m engine.bench.service` prints the port that it listens on, and stops when its input closes. The base URL says
-how it answers: `/tokens/200/rate/3000/v1` gives 200 ids a turn, 3,000 a second (0: at once), each a chunk of its own.
+how it answers: `/tokens/200/rate/3000/v1` gives 200 ids, or words, a turn, 3,000 a second (0: at once), a chunk each.
 `GET /bytes` tells how long the last body was that asked for them.
 """
 
@@ -17,6 +17,16 @@ WINDOW: Final = 1 << 20
 MODEL: Final = "bench"
 _ID: Final = 90  # any id that is text
 _STOP_ID: Final = 2  # of the default tokenizer, and of the tests'
+_Choice = dict[str, object]
+# Of each token, and of the last.
+_IDS: Final[tuple[_Choice, _Choice]] = (
+    {"index": 0, "tokens": [_ID], "finish_reason": None},
+    {"index": 0, "tokens": [_STOP_ID], "finish_reason": "stop"},
+)
+_WORDS: Final[tuple[_Choice, _Choice]] = (
+    {"index": 0, "delta": {"content": "word "}, "finish_reason": None},
+    {"index": 0, "delta": {}, "finish_reason": "stop"},
+)
 _HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -41,7 +51,7 @@ class Service:
         match path[-1]:
             case "completions":
                 self.body_bytes = num_bytes
-                await _stream_ids(stream, int(path[2]), float(path[4]))
+                await _stream(stream, _WORDS if path[-2] == "chat" else _IDS, int(path[2]), float(path[4]))
             case "models":
                 await _send_json(stream, {"data": [{"id": MODEL, "max_model_len": WINDOW}]})
             case _:
@@ -50,10 +60,9 @@ class Service:
         return True
 
 
-async def _stream_ids(stream: trio.SocketStream, count: int, rate: float) -> None:
+async def _stream(stream: trio.SocketStream, choices: tuple[_Choice, _Choice], count: int, rate: float) -> None:
     usage = {"prompt_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
-    one = _chunk({"choices": [{"index": 0, "tokens": [_ID], "finish_reason": None}]})
-    end = _chunk({"choices": [{"index": 0, "tokens": [_STOP_ID], "finish_reason": "stop"}]})
+    one, end = (_chunk({"choices": [choice]}) for choice in choices)
     last = end + _chunk({"choices": [], "usage": usage}) + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
     await stream.send_all(_HEAD)
     begin = trio.current_time()

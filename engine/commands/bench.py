@@ -148,7 +148,7 @@ def memory_command(*, num_runs: int, num_tokens: int, as_json: bool) -> None:
     _finish(console, result, as_json)
 
 
-def remote_command(*, num_tokens: int, rounds: int, turns: int, longest: int, as_json: bool) -> None:
+def remote_command(*, num_tokens: int, rounds: int, turns: int, longest: int, is_chat: bool, as_json: bool) -> None:
     """What the server costs beside a service."""
     console = Console()
     table = Table("history", "bodies", "server's processor time of a turn, ms", "bytes to the service")
@@ -157,7 +157,9 @@ def remote_command(*, num_tokens: int, rounds: int, turns: int, longest: int, as
         size = f"{figures.body_bytes:,.0f}"
         table.add_row(f"{figures.history_tokens:,}", figures.encoding, f"{figures.cpu_ms:.3f}", size)
 
-    result = trio.run(partial(bench_remote, num_tokens, rounds, turns, longest, report))
+    result = trio.run(
+        partial(bench_remote, num_tokens, rounds, turns, longest, report, tokenizer="" if is_chat else "default")
+    )
     console.print(table)
     _finish(console, result, as_json)
 
