@@ -1,7 +1,9 @@
 """hosted/code_interpreter.py: the model's Python as items and events, in responses that go on."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import trio.testing
 from engine.hosted.code_interpreter import CodeInterpreterHost
 from engine.hosted.configured import open_hosts
 from engine.hosted.containers import Containers
-from engine.hosted.limited import End, Outcome
+from engine.hosted.limited import End, Outcome, resident_bytes
 from engine.hosted.sandbox import Folder, SandboxLimits, SandboxMissing
 from engine.settings import Settings
 from tests.hosted_kinds import about_first, frames_of, item_of, of_openai, scenario, text_of, types_of
@@ -182,6 +184,40 @@ async def test_in_the_real_sandbox_with_the_limits_of_the_settings() -> None:
     for code, told in [("sum(range(10))", "45"), ("while True: print(1)", "more than 50 bytes of output")]:
         async with open_hosts(settings) as hosts, open_served(scenario(name, code=code), hosts=hosts, **ON) as served:
             assert told in text_of(await frames_of(served, AUTO))
+
+
+ATTACKS = [
+    "while True: print('x' * 10_000)",
+    "x = bytearray(10 << 30)",
+    "import os\nfor _ in range(5):\n    if os.fork() == 0: break\nx = b'x' * (100 << 20)\nimport time; time.sleep(60)",
+    "import os\nwhile True: os.fork()",
+]
+
+
+@pytest.mark.sandbox
+async def test_attacks_harm_neither_the_server_nor_other_runs() -> None:  # P141
+    """All at once, beside a run whose tools answer as ever; the server's memory stays what it was."""
+    name = "code_interpreter"
+    settings = Settings(
+        code_interpreter=True, code_timeout_s=10, max_code_memory_bytes=200 << 20, max_code_processes=16
+    )
+    ended: list[str] = []
+    async with open_hosts(settings) as hosts, trio.open_nursery() as nursery:
+
+        async def attack(code: str) -> None:
+            async with open_served(scenario(name, code=code), hosts=hosts, **ON) as served:
+                ended.append(item_of(await frames_of(served, AUTO))["status"])
+
+        async with open_served(scenario(name, code="1 + 1"), hosts={name: hosts[name]}, **ON) as served:
+            await frames_of(served, AUTO)
+            before = resident_bytes(os.getpid())
+            for code in ATTACKS:
+                nursery.start_soon(attack, code)
+            while len(ended) < len(ATTACKS):
+                assert text_of(await frames_of(served, AUTO)) == "It says 2"
+                memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                assert memory - before < 30 << 20
+    assert ended == ["failed"] * len(ATTACKS)
 
 
 @pytest.mark.peer

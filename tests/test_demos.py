@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,23 @@ DEMOS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A server with the scripted model; it prints its URL when it listens."""
-    command = [*LONGLOOP, "serve", "--port", "0", "--backend", "script:demos/two_tools.yaml"]
+@contextmanager
+def served(*options: str) -> Iterator[str]:
+    """A server with these options; it prints its URL when it listens."""
+    command = [*LONGLOOP, "serve", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().split()[-1].replace("ws://", "http://")
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server with the scripted model."""
+    with served("--backend", "script:demos/two_tools.yaml") as url:
+        yield url
 
 
 def finish(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -101,6 +109,34 @@ def test_many_runs_without_token_events_says_what_is_not_checked(url):
     done = finish([sys.executable, "demos/many_runs.py", "--url", url, "--runs", "1"])
     assert done.returncode == 0, done.stderr
     assert "no token events came" in done.stdout
+
+
+def test_research_agent_uses_both_hosted_tools_and_its_own():
+    index = finish([*LONGLOOP, "index", "demos/research"])
+    assert index.returncode == 0, index.stderr
+    provider = [sys.executable, "demos/search_provider.py"]
+    with subprocess.Popen(provider, cwd=ROOT, stdout=subprocess.PIPE, text=True) as searx:
+        try:
+            assert searx.stdout is not None
+            web = f"web_search_url={searx.stdout.readline().strip()}"
+            options = ("--backend", "script:demos/research.yaml", "--set", "file_search=true", "--set", web)
+            with served(*options) as url:
+                done = finish([sys.executable, "demos/research_agent.py", "--url", url])
+        finally:
+            searx.terminate()
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "searched files for ['spring tide height', 'ferry water level']: " in done.stdout
+    assert "4.83 m above chart datum" in done.stdout
+    assert "['https://www.example.org/tides']" in done.stdout
+
+
+@pytest.mark.sandbox
+def test_coding_agent_repairs_the_function():
+    with served("--backend", "script:demos/coding.yaml", "--set", "code_interpreter=true") as url:
+        done = finish([sys.executable, "demos/coding_agent.py", "--url", url])
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "in the sandbox, completed: (2, 2.5)" in done.stdout
+    assert "The tests say: 2 passed." in done.stdout
 
 
 def test_quickstart_takes_a_prompt_only():
