@@ -122,6 +122,10 @@ def run(
     api_key: Annotated[str | None, typer.Option(envvar="LONGLOOP_API_KEY", help="key to present")] = None,
     tool_deadline_s: Annotated[float | None, typer.Option(help="seconds a tool may take")] = None,
     max_output_tokens: Annotated[int | None, typer.Option(min=1, help="tokens the run may sample")] = None,
+    mcp: Annotated[
+        list[str] | None, typer.Option(help="tools that the server runs: LABEL of its functions, LABEL=URL of others")
+    ] = None,
+    approve: Annotated[bool, typer.Option("--approve", help="approve the calls of such tools")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object per event, the result last")] = False,
 ) -> None:
     """One agent run from the terminal: items, tool calls, pauses and times as they happen."""
@@ -138,6 +142,8 @@ def run(
         as_json=as_json,
         tool_deadline_s=tool_deadline_s,
         max_output_tokens=max_output_tokens,
+        mcp=mcp or [],
+        approves=approve,
     )
     raise typer.Exit(code)
 

@@ -17,7 +17,7 @@ import trio
 
 from engine.client_driver import Callbacks, Driver, Entry, Retry
 from engine.client_state import Phase, Result, RunState
-from engine.client_tools import ToolCall, ToolOutcome, ToolRunner
+from engine.client_tools import Approve, ToolCall, ToolOutcome, ToolRunner
 from engine.client_wire import ConnectionLost, Connector, Event, RunFailed, WebSocketConnector
 from engine.customtool import CustomTool, custom_tool
 from engine.toolcall import ToolFunction
@@ -48,6 +48,7 @@ async def open_run(
     on_tool_call: Callable[[ToolCall], None] | None = None,
     on_tool_output: Callable[[ToolOutcome], None] | None = None,
     on_retry: Callable[[Retry], None] | None = None,
+    approve: Approve | None = None,
     trace: str | Path | Trace | None = None,
     tool_deadline_s: float | None = None,
     connect_timeout_s: float = 10,
@@ -65,6 +66,7 @@ async def open_run(
     tool_deadline_s: longest time for a call, unless its tool says otherwise; then the model is told so.
     max_retries: connections tried in a row that bring no new event; with `resumable` the run goes on where it was.
         None are when nobody listens at `url` to begin with.
+    approve: is asked whether the server may make a call that needs approval (an MCP tool's); without it, it may not.
     Callbacks run in the run's own tasks and must not block; an exception of theirs ends the run and is raised.
     trace: a file for every frame (see engine.trace). connector: replaces the dialling of `url`.
 
@@ -93,6 +95,7 @@ async def open_run(
             on_ready=driver.wake,
             on_tool_call=on_tool_call,
             on_tool_output=on_tool_output,
+            approve=approve,
         )
         async with _driven(Run(driver), driver) as run:
             yield run

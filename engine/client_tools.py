@@ -7,10 +7,11 @@ output: the model can react to it, the run goes on.
 import logging
 import math
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
 import trio
 
 from engine.client_outbox import AnswerType, Outbox
@@ -30,6 +31,9 @@ class ToolCall:
     name: str
     arguments: str
     item: Event
+
+
+Approve = Callable[[ToolCall], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,9 @@ class ToolRunner:
         on_ready: Callable[[], None],
         on_tool_call: Callable[[ToolCall], None] | None = None,
         on_tool_output: Callable[[ToolOutcome], None] | None = None,
+        approve: Approve | None = None,
     ) -> None:
+        """approve: decides on calls that the server would run, if it may; without it none is approved."""
         self._tools: dict[str, ClientTool] = {}
         for tool in tools:
             if self._tools.setdefault(tool.name, tool) is not tool:
@@ -75,14 +81,18 @@ class ToolRunner:
         self._on_ready = on_ready
         self._on_tool_call = on_tool_call or _ignore
         self._on_tool_output = on_tool_output or _ignore
+        self._approve = approve
         self._scopes: dict[str, trio.CancelScope] = {}
 
     async def answer(self, item: Event) -> None:
         """Run the call in `item` and put its output into the outbox, unless it is dropped meanwhile."""
-        if item["type"] == "mcp_approval_request":
-            self._refuse_approval(item)
-            return
         call = _tool_call(item)
+        if item["type"] == "mcp_approval_request":
+            call = replace(call, key=item["id"])
+            with self._scopes.setdefault(call.key, trio.CancelScope()):
+                await self._decide(call)
+            del self._scopes[call.key]
+            return
         answer_type: AnswerType = (
             "custom_tool_call_output" if item["type"] == "custom_tool_call" else "function_call_output"
         )
@@ -135,11 +145,15 @@ class ToolRunner:
         self._outbox.add_piece(key, answer_type, text)
         self._on_ready()
 
-    def _refuse_approval(self, item: Event) -> None:
-        """Nobody is there to approve, and no answer would leave the run hanging: the safe answer is no."""
+    async def _decide(self, call: ToolCall) -> None:
+        """Approve a call of the server's or not: no answer would leave the run hanging, so without anybody it is no."""
+        if self._approve is None:
+            approve, reason = False, "the client approves no MCP calls"
+        else:
+            approve, reason = await self._approve(call), None
         self._outbox.add(
             McpApprovalResponse(
-                approval_request_id=item["id"], approve=False, reason="the client approves no MCP calls"
+                approval_request_id=call.key, approve=approve, reason=msgspec.UNSET if reason is None else reason
             )
         )
         self._on_ready()

@@ -14,9 +14,13 @@ from engine.client_tools import ToolCall, ToolOutcome
 from engine.client_wire import Event, RunFailed
 from engine.usage import Timing, Usage
 
-Kind = Literal["thought", "message", "call", "step", "note", "end"]
+Kind = Literal["thought", "message", "call", "hosted", "step", "note", "end"]
 
-_KINDS: Final[dict[str, Kind]] = {"reasoning": "thought", "message": "message"}
+_KINDS: Final[dict[str, Kind]] = {
+    "reasoning": "thought",
+    "message": "message",
+    **dict.fromkeys(("mcp_call", "web_search_call", "file_search_call", "code_interpreter_call"), "hosted"),
+}
 _TEXT_DELTAS: Final = {
     "response.output_text.delta",
     "response.refusal.delta",
@@ -30,7 +34,8 @@ _TERMINALS: Final = {"response.done", "response.completed", "response.incomplete
 class Row:
     """One thing that happened, or is happening while `duration_s` is None.
 
-    title: a call's name and arguments, else empty. text: what was said, or the call's output.
+    title: a call's name and arguments, else empty. text: what was said, or the call's output. hosted: a call that the
+    server runs.
     """
 
     kind: Kind
@@ -76,10 +81,14 @@ class Timeline:
         # What ends a run at a pause is no step, and its usage was told before.
         self._is_sampling = not is_terminal
         if kind == "response.output_item.added" and event["item"]["type"] in _KINDS:
-            self._open[event["item"]["id"]] = Row(_KINDS[event["item"]["type"]], now_s)
+            kind_of_row = _KINDS[event["item"]["type"]]
+            title = _hosted_title(event["item"]) if kind_of_row == "hosted" else ""
+            self._open[event["item"]["id"]] = Row(kind_of_row, now_s, title=title)
         elif kind in _TEXT_DELTAS and (row := self._open.get(event["item_id"])):
             row.text += event["delta"]
-        elif kind == "response.output_item.done" and event["item"].get("id") in self._open:
+        elif kind == "response.output_item.done" and (row := self._open.get(event["item"].get("id"))):
+            if row.kind == "hosted":
+                self._end_hosted(row, event["item"])
             self._close(event["item"]["id"], now_s)
 
     def call(self, call: ToolCall, now_s: float) -> None:
@@ -115,6 +124,12 @@ class Timeline:
         self._is_sampling = event.get("status") == "in_progress"
         self.note("the server was started anew; the run goes on from its last stored step", now_s)
 
+    def _end_hosted(self, row: Row, item: dict[str, Any]) -> None:
+        self.num_calls += 1
+        row.title = _hosted_title(item)
+        row.text = item.get("error") or item.get("output") or item["status"]
+        row.is_error = item["status"] != "completed"
+
     def _close(self, key: str, now_s: float) -> None:
         row = self._open.pop(key)
         row.duration_s = now_s - row.start_s
@@ -144,6 +159,7 @@ def cost(usage: Usage, timing: Timing) -> str:
         f"{usage.output_tokens} out",
     ]
     times = {"prefill": timing.prefill_ms, "sampling": timing.sampling_ms, "tools": timing.client_wait_ms}
+    times["hosted tools"] = timing.hosted_tools_ms
     parts += [f"{name} {milliseconds(value)}" for name, value in times.items() if value]
     return ", ".join(parts)
 
@@ -166,3 +182,14 @@ def _arguments(written: str) -> str:
     if not isinstance(values, dict):
         return written
     return ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in values.items())
+
+
+def _hosted_title(item: dict[str, Any]) -> str:
+    """A hosted call's name, and what it was asked: arguments, an action, queries or a program."""
+    name = item.get("name") or item["type"].removesuffix("_call")
+    if item.get("server_label"):
+        name = f"{item['server_label']}.{name}"
+    asked = item.get("action") or item.get("queries") or item.get("code")
+    if asked is None:
+        return f"{name}({_arguments(item.get('arguments', ''))})"
+    return f"{name}({asked if isinstance(asked, str) else msgspec.json.encode(asked).decode()})"

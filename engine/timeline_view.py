@@ -17,8 +17,16 @@ from engine.client_tools import ToolCall, ToolOutcome
 from engine.client_wire import Event, RunFailed
 from engine.timeline import Row, Timeline, milliseconds
 
-MARKS: Final = {"thought": "·", "message": "»", "call": "→", "step": "‖", "note": "!", "end": "■"}
-_STYLES: Final = {"thought": "dim", "message": "", "call": "cyan", "step": "dim", "note": "yellow", "end": "green"}
+MARKS: Final = {"thought": "·", "message": "»", "call": "→", "hosted": "⇒", "step": "‖", "note": "!", "end": "■"}
+_STYLES: Final = {
+    "thought": "dim",
+    "message": "",
+    "call": "cyan",
+    "hosted": "cyan",
+    "step": "dim",
+    "note": "yellow",
+    "end": "green",
+}
 # Thoughts and outputs can be pages long; a timeline needs what they are about.
 MAX_TEXT: Final = 300
 # Frames a second; deltas come much faster than anybody reads.
@@ -186,8 +194,8 @@ def _body(row: Row, now_s: float, max_text: int | None) -> Text:
     if row.title:
         text.append(row.title, _style(row))
         text.append(" = " if row.duration_s is not None else " …")
-    text.append(_shown(row, max_text), "" if row.kind == "call" and not row.is_error else _style(row))
-    if row.kind in ("call", "thought"):
+    text.append(_shown(row, max_text), "" if row.kind in ("call", "hosted") and not row.is_error else _style(row))
+    if row.kind in ("call", "hosted", "thought"):
         elapsed_s = now_s - row.start_s if row.duration_s is None else row.duration_s
         text.append(f"  {milliseconds(elapsed_s * 1000)}", "dim")
     return text

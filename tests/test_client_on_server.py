@@ -9,7 +9,9 @@ import trio
 from trio_websocket import wrap_client_stream
 
 from engine.client import ConnectionLost, custom_tool, open_run
+from engine.client_tools import ToolCall
 from engine.client_wire import WebSocketFrames
+from engine.hosted.fake import FakeHost, Played
 from tests.served import Served, open_served
 
 SCENARIO = """
@@ -100,6 +102,43 @@ async def test_run_over_a_broken_connection_is_the_same_run(autojump_clock, dire
     assert numbers == list(range(len(numbers)))
     assert len(calls) == 3
     assert [item.type for item in result.output].count("function_call") == 3
+
+
+HOSTED = """
+model: test
+steps:
+  - calls: [{name: find}, {name: look, arguments: {n: 1}}, {name: pay}]
+  - text: "{outputs}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("direction", "num_frames"), [("recv", n) for n in range(2, 30, 2)] + [("send", n) for n in range(1, 4)]
+)
+async def test_hosted_calls_run_once_however_often_the_connection_breaks(autojump_clock, direction, num_frames):
+    played = {"find": Played(output="found", takes_s=0.2), "pay": Played(output="paid", takes_s=0.2)}
+    host = FakeHost(played, needs_approval=["pay"])
+
+    async def approve(call: ToolCall) -> bool:
+        await trio.sleep(0.1)
+        return call.name == "pay"
+
+    with trio.fail_after(60):
+        async with (
+            open_served(HOSTED, hosts={"mcp": host}, tools=["fake"]) as served,
+            open_run(
+                "ws://served",
+                input="go",
+                tools=[look, {"type": "mcp", "server_label": "fake"}],
+                approve=approve,
+                connector=Cut(served, num_frames, direction),
+            ) as run,
+        ):
+            numbers = [event.sequence_number async for event in run]
+            result = await run.result()
+    assert result.text == "found\nthing 1\npaid"
+    assert numbers == list(range(len(numbers)))
+    assert sorted(call.tool.name for call in host.calls) == ["find", "pay"]
 
 
 async def test_early_cancel_reaches_the_server(autojump_clock):

@@ -145,6 +145,21 @@ async def test_approval_is_refused_without_running_anything():
     assert (desk.calls, desk.outcomes) == ([], [])
 
 
+async def test_approval_is_given_by_whom_the_client_asks():
+    asked = []
+
+    async def approve(call):
+        asked.append((call.name, call.arguments))
+        return call.name == "look"
+
+    desk = Desk(approve=approve)
+    for name in ("look", "pay"):
+        await desk.answer("mcp_approval_request", id=name, name=name, arguments="{}")
+    assert [(item["approval_request_id"], item["approve"]) for item in desk.sent] == [("look", True), ("pay", False)]
+    assert asked == [("look", "{}"), ("pay", "{}")]
+    assert "reason" not in desk.sent[0]
+
+
 async def test_calls_run_side_by_side(autojump_clock):
     desk, begun_at = Desk(), trio.current_time()
     async with trio.open_nursery() as nursery:

@@ -287,3 +287,39 @@ async def test_killed_server_goes_on_after_a_hosted_call() -> None:  # P125
         assert [json.dumps(frame) for frame in frames[1:]] == [json.dumps(frame) for frame in first]
         await client.answer((pending(frames)[0], "two"))
         assert text_of(await client.step()) == "one\ntwo\nthree"
+
+
+# --- policies ----------------------------------------------------------------------------------------------------
+
+BLOCKS = [{"name": "codenames", "kind": "patterns", "patterns": ["falcon-[0-9]{2}"], "on": ["tool_output"]}]
+
+
+async def test_output_that_a_policy_blocks_is_given_to_nobody() -> None:  # P121
+    host = FakeHost({"find": Played(output="see falcon-77 for more")})
+    async with open_client(HOSTED, host, policies=BLOCKS) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert "falcon" not in json.dumps(frames)
+    assert text_of(frames) == "It says A tool's output was refused by the policy 'codenames'.."
+    assert frames[-1]["response"]["output"][0]["status"] == "failed"
+
+
+async def test_output_that_a_policy_flags_is_given_and_noted() -> None:
+    host = FakeHost({"find": Played(output="see falcon-77 for more")})
+    flags = [BLOCKS[0] | {"action": "flag"}]
+    async with open_client(HOSTED, host, policies=flags) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert text_of(frames) == "It says see falcon-77 for more."
+    (found,) = frames[-1]["response"]["safety"]
+    assert (found["place"], found["outcome"]) == ("tool_output", "flagged")
+
+
+async def test_arguments_that_a_policy_blocks_reach_no_tool() -> None:
+    host = FakeHost({"find": Played()})
+    blocks = [{"name": "n", "kind": "patterns", "patterns": ['"n": 1'], "on": ["arguments"]}]
+    async with open_client(HOSTED, host, policies=blocks) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert frames[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
+    assert host.calls == []

@@ -55,6 +55,36 @@ def test_call_lasts_from_its_start_to_its_output():
     assert timeline.take_finished() == [Row("call", 1, 'look(n=1, at="sea")', "42", 2, is_error=True)]
 
 
+@pytest.mark.parametrize(
+    ("item", "row"),
+    [
+        (
+            {"type": "mcp_call", "server_label": "box", "name": "add", "arguments": '{"a":1}', "output": "3"},
+            Row("hosted", 1, "box.add(a=1)", "3", 2),
+        ),
+        (
+            {"type": "mcp_call", "name": "add", "arguments": "", "status": "failed", "error": "no"},
+            Row("hosted", 1, "add()", "no", 2, is_error=True),
+        ),
+        (
+            {"type": "web_search_call", "action": {"type": "search", "query": "tea"}},
+            Row("hosted", 1, 'web_search({"type":"search","query":"tea"})', "completed", 2),
+        ),
+        (
+            {"type": "code_interpreter_call", "code": "1 + 1"},
+            Row("hosted", 1, "code_interpreter(1 + 1)", "completed", 2),
+        ),
+    ],
+)
+def test_hosted_call_lasts_from_its_first_event_to_its_last(item: dict[str, Any], row: Row) -> None:
+    timeline = Timeline()
+    whole = {"id": "h", "status": "completed"} | item
+    begun = {"id": "h", "type": item["type"], "status": "in_progress"}
+    timeline.receive(event("output_item.added", item=begun), 1)
+    timeline.receive(event("output_item.done", item=whole), 3)
+    assert (timeline.take_finished(), timeline.num_calls) == ([row], 1)
+
+
 def test_what_a_dead_server_had_begun_is_no_more():
     timeline = Timeline()
     other = ToolCall("c1", "look", "{}", Event())

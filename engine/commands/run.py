@@ -6,13 +6,14 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import trio
 from rich.console import Console
 
 from engine.client import Run, open_run
 from engine.client_state import Result
+from engine.client_tools import ToolCall
 from engine.client_wire import NoServer, RunFailed
 from engine.commands.backend import choose_backend
 from engine.commands.serve import Stages, UsageError, read_settings
@@ -30,7 +31,7 @@ class RunOptions:
     """What the user typed; see `run_command`."""
 
     prompt: str
-    tools: list[FunctionTool | CustomTool]
+    tools: list[FunctionTool | CustomTool | dict[str, Any]]
     url: str | None
     backend: str | None
     model: str | None
@@ -40,6 +41,7 @@ class RunOptions:
     api_key: str | None
     tool_deadline_s: float | None
     max_output_tokens: int | None
+    approves: bool
 
 
 def run_command(
@@ -56,8 +58,13 @@ def run_command(
     as_json: bool = False,
     tool_deadline_s: float | None = None,
     max_output_tokens: int | None = None,
+    mcp: Sequence[str] = (),
+    approves: bool = False,
 ) -> int:
     """Run `prompt` and show the run. Returns the exit code: 0 completed, 1 not, 130 interrupted.
+
+    mcp: tools that the server at `url` runs, `LABEL` for its own functions, `LABEL=URL` for an MCP server's. approves:
+    their calls, without asking.
 
     Without `url` a server starts for this run alone, with `backend` (the setting's default when None). With
     `keep_open` further messages are read from stdin until its end. Raises UsageError for what the user must change.
@@ -66,14 +73,37 @@ def run_command(
         raise UsageError("The prompt is empty.")
     if url is not None and backend is not None:
         raise UsageError("--backend is for the server that starts without --url; the one at --url has its own.")
+    if mcp and url is None:
+        raise UsageError("--mcp needs --url: the server that starts without it runs no tools.")
     try:
-        tools = [tool for path in tool_files for tool in load_tools(path)]
+        tools: list[Any] = [tool for path in tool_files for tool in load_tools(path)]
     except ToolFileError as error:
         raise UsageError(f"{error}.") from error
     options = RunOptions(
-        prompt, tools, url, backend, model, instructions, keep_open, trace, api_key, tool_deadline_s, max_output_tokens
+        prompt=prompt,
+        tools=tools + list(map(_mcp_tool, mcp)),
+        url=url,
+        backend=backend,
+        model=model,
+        instructions=instructions,
+        keep_open=keep_open,
+        trace=trace,
+        api_key=api_key,
+        tool_deadline_s=tool_deadline_s,
+        max_output_tokens=max_output_tokens,
+        approves=approves,
     )
     return _run_until_interrupted(options, as_json=as_json)
+
+
+def _mcp_tool(written: str) -> dict[str, Any]:
+    label, _, url = written.partition("=")
+    return {"type": "mcp", "server_label": label} | ({"server_url": url} if url else {})
+
+
+async def _approve(call: ToolCall) -> bool:
+    await trio.lowlevel.checkpoint()
+    return True
 
 
 def _run_until_interrupted(options: RunOptions, *, as_json: bool) -> int:
@@ -151,6 +181,7 @@ async def _show(options: RunOptions, url: str, view: JsonView | TimelineView) ->
         on_tool_call=view.call,
         on_tool_output=view.answer,
         on_retry=view.retry,
+        approve=_approve if options.approves else None,
     ) as run:
         result = await _turn(run, view)
         while options.keep_open and result.status == "in_progress" and (text := await _ask()):
