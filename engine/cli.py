@@ -274,7 +274,7 @@ def bench_local(
     model: Annotated[str, typer.Option(help="as for `longloop serve`")] = DEFAULT_MODEL,
     longest: Annotated[int, typer.Option(min=512, help="longest history, in tokens: 512, 2,048 and 7,600")] = 7_600,
     largest: Annotated[int, typer.Option(min=1, help="most streams at a time: 1, 4 and 8")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="rounds; the median counts")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds; the quickest counts")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """The local model through the served protocol, beside the bare model loop."""

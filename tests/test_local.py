@@ -508,7 +508,7 @@ async def test_a_cancelled_step_leaves_its_place_to_the_next(folder):
 
 
 async def test_the_worker_is_told_how_long_a_step_may_be(folder):
-    async with opened(folder, max_step_ms=1) as backend:  # a least share of 16 ids a step
+    async with opened(folder, max_step_ms=1) as backend:
         sequence = backend.open_sequence(spec())
         await give(sequence, PROMPT)
         assert (await step(sequence))[0] == greedy([*PROMPT, 1], 8)

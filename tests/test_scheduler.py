@@ -42,32 +42,51 @@ def test_a_step_is_shared_out(wants, expected):
 
 
 def test_a_step_deep_in_a_context_holds_less():
-    pace = Pace(0.25)
+    pace = Pace(0.275)
     shallow, deep = (next(plan([Want(1, PROMPT, 9999, past)], pace)).num_ids for past in (0, 8192))
     assert (shallow, deep) == (225, 27)
     assert pace.cost(deep, 8192) == pytest.approx(pace.cost(shallow, 0), rel=0.05)
 
 
+def told(pace: Pace, cost: float, seconds: float) -> float:
+    """The budget after many steps of this kind."""
+    for _ in range(60):
+        pace.took(cost, seconds)
+    return pace.budget
+
+
 def test_the_pace_follows_what_steps_take():
-    pace = Pace(0.25)
-    assert pace.budget == 250
-    for _ in range(20):
-        pace.took(200, 0.02)
-    assert pace.budget == pytest.approx(2500, rel=0.01)
-    for _ in range(20):
-        pace.took(200, 2.0)
-    assert pace.budget == pytest.approx(25, rel=0.01)
-    pace.took(200, 1e9)
-    assert pace.budget == FEWEST
-    for _ in range(100):
-        pace.took(200, 0.0)
-    assert pace.budget == 4096
+    pace = Pace(0.275)
+    assert pace.budget == pytest.approx(250)
+    assert told(pace, 200, 0.045) == pytest.approx(2500, rel=0.01)  # 0.1 ms a unit
+    assert told(pace, 200, 0.425) == pytest.approx(125, rel=0.01)
+    assert told(pace, 200, 60.0) == 4 * FEWEST
+    assert told(pace, 64, 0.01) == 4096
 
 
-def test_a_step_of_few_ids_says_nothing_about_many():
-    pace = Pace(0.25)
-    pace.took(8, 0.03)
-    assert pace.budget == 250
+def test_a_step_of_few_ids_says_what_it_takes_to_begin_one():
+    pace = Pace(0.275)
+    assert told(pace, 8, 0.075) == pytest.approx(200, rel=0.01)
+    assert told(pace, 20, 9.0) == pytest.approx(200, rel=0.01)  # neither few nor many
+
+
+def test_a_step_does_as_much_as_it_costs_to_begin():
+    assert told(Pace(0.25), 1, 0.4) == pytest.approx(400, rel=0.01)
+
+
+def test_however_slow_it_was_the_pace_finds_back():
+    pace = Pace(0.275)
+    told(pace, 200, 1e6)
+    for _ in range(200):
+        cost = sum(part.cost for part in plan([Want(1, PROMPT, 5000)], pace))
+        pace.took(cost, 0.025 + cost * 1e-3)
+    assert pace.budget == pytest.approx(250, rel=0.05)
+
+
+def test_a_burst_of_a_neighbours_work_changes_little():
+    pace = Pace(0.275)
+    pace.took(200, 60.0)
+    assert pace.budget == pytest.approx(250 / 1.75, rel=0.01)
 
 
 WANTS = st.lists(

@@ -43,19 +43,26 @@ class Part(NamedTuple):
 
 
 class Pace:
-    """How much fits into a step of `max_step_s`, in ids behind an empty context (the unit of cost)."""
+    """How much fits into a step of `max_step_s`, in ids behind an empty context (the unit of cost).
+
+    A step takes some time whatever is in it, and some for each unit. Where the first is most of what it may take, as
+    beside busy neighbours, a step takes longer than it may: it does at least as much as it costs to begin.
+    """
 
     def __init__(self, max_step_s: float, *, most: float = 4096, span: float = 1024) -> None:
         """most: that a step may hold however quick it is. span: so many ids before it make an id cost twice as much."""
         self._max_step_s = max_step_s
         self._most = most
         self._span = span
-        self._s_per_unit = 1e-3  # two cores and the default model; right for others after a few steps
+        # Two cores and the default model; right for others after a few steps.
+        self._s_per_step = 0.025
+        self._s_per_unit = 1e-3
 
     @property
     def budget(self) -> float:
-        """What the next step may cost, sampling included. Never less than a share that is worth its while."""
-        return max(float(FEWEST), min(self._most, self._max_step_s / self._s_per_unit))
+        """What the next step may cost, sampling included. Never so little that its time would say nothing."""
+        for_units_s = max(self._max_step_s - self._s_per_step, self._s_per_step)
+        return max(min(self._most, 4.0 * FEWEST), min(self._most, for_units_s / self._s_per_unit))
 
     def cost(self, num_ids: int, num_past: int) -> float:
         """Each id goes through the linear layers, and looks at all before it."""
@@ -68,9 +75,16 @@ class Pace:
         return int(2 * cost / (each + (each * each + 2 * cost / self._span) ** 0.5))
 
     def took(self, cost: float, seconds: float) -> None:
-        """A step of this cost took so long. Small ones say little: they take their time whatever is in them."""
-        if cost >= 4 * FEWEST:
-            self._s_per_unit = (self._s_per_unit + max(seconds, 1e-9) / cost) / 2
+        """A step of this cost took so long."""
+        if cost < FEWEST:
+            self._s_per_step = _nearer(self._s_per_step, seconds)
+        elif cost >= 2 * FEWEST:
+            self._s_per_unit = _nearer(self._s_per_unit, max(seconds - self._s_per_step, seconds / 4) / cost)
+
+
+def _nearer(known: float, seen: float) -> float:
+    """An estimate moved towards what was seen; by not too much, since a neighbour's burst is soon over."""
+    return 0.75 * known + 0.25 * min(max(seen, known / 4), 4 * known)
 
 
 def plan(wants: Iterable[Want], pace: Pace) -> Iterator[Part]:

@@ -29,6 +29,8 @@ _ENVIRONMENT: Final = {
     "TOKENIZERS_PARALLELISM": "false",
     # Bytes. Larger blocks, such as KV, come from the system and go back to it; glibc would come to keep them all.
     "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+    # Setting the one ends the other's growing by itself; at its first value, the heap is given back between two layers.
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
 
 

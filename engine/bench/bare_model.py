@@ -1,6 +1,6 @@
 """The local model without a server around it: what `longloop bench local` compares with.
 
-    python -m engine.bench.bare_model FOLDER
+    python -m engine.bench.bare_model FOLDER THREADS
 
 Reads a task as a line of JSON and writes its seconds as one, until its input ends. The code that takes a step is the
 server's own; there is no process to talk to, no grammar, no text and nobody else.
@@ -64,9 +64,9 @@ class Bare:
         return [self._rng.randrange(self._model.vocab_size // 2) for _ in range(count)]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, threads: int) -> None:
     """The process."""
-    model = load(folder, dtype="auto", threads=0, device="auto", progress=lambda *_: None)
+    model = load(folder, dtype="bfloat16", threads=threads, device="auto", progress=lambda *_: None)
     bare = Bare(model)
     tasks: dict[str, Callable[..., float]] = {
         "prefill": bare.prefill,
@@ -80,4 +80,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
