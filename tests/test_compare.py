@@ -1,18 +1,22 @@
 """The comparison of the designs: they play the same run, what was measured is kept, and what may be said of it."""
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 
 import pytest
 import trio
+from rich.console import Console
 
-from engine.commands.compare import compare_command
+from engine.commands.compare import _measure_more, compare_command
 from engine.commands.serve import UsageError
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
+from engine.compare.growth import Growth
 from engine.compare.plan import AXES, CENTRE, SWITCHES, Case, Job, Plan, Point, estimate_s, full_plan, quick_plan
 from engine.compare.played import PHASES, Course, RunFailed, check
+from engine.compare.report import More, keep_more
 from engine.compare.results import (
     Header,
     Measurement,
@@ -297,6 +301,27 @@ def test_the_command_measures_and_shows(tmp_path, monkeypatch, capsys) -> None:
     assert json.loads((tmp_path / "out" / "full" / "report.json").read_text()) == result
     assert "report.html" in shown
     assert "Plots need matplotlib" in shown
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(RunsDiffer("item 3"), "item 3"), (trio.TooSlowError(), "it took too long"), (None, "needs torch")],
+)
+def test_what_a_real_model_cannot_show_does_not_hide_the_rest(tmp_path, monkeypatch, fault, said) -> None:
+    async def measure_real(*args, **named):
+        raise fault
+
+    results = begin(tmp_path, Header(EMPTY, MACHINE))
+    keep_more(tmp_path, More([Growth("append", [1.0])]))
+    monkeypatch.setattr("engine.compare.real.measure_real", measure_real)
+    monkeypatch.setattr("engine.commands.compare.run_commands", lambda *args: {})
+    monkeypatch.setattr("engine.commands.compare.find_spec", lambda name: fault)
+    console = Console(file=io.StringIO())
+    more = _measure_more(console, results, None, model=True)
+    assert (more.growths, more.reals) == ([Growth("append", [1.0])], [])
+    shown = " ".join(console.file.getvalue().split())
+    assert "No table on the default local model:" in shown
+    assert said in shown
 
 
 def test_what_stands_in_the_way_is_said(tmp_path, monkeypatch) -> None:
