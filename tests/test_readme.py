@@ -17,6 +17,7 @@ from tests.peers.played import open_recorded
 from tests.peers.readme import at, block, section
 
 WHOLE, STREAMED, SOCKET = block("From other clients", "sh").splitlines()
+SANDBOXLESS = 'sandbox_mode = "danger-full-access"\n'
 CODEX = [line for line in block("Codex", "sh").splitlines() if line.startswith("npx")]
 
 
@@ -56,7 +57,9 @@ async def test_the_shipped_demo_plays_in_codex(tmp_path: Path, line: str):
     version = package.removeprefix("@openai/codex@")
     assert (command, flag) == ("exec", "--skip-git-repo-check")
     async with open_recorded(ROOT / "engine/scenarios/demo.yaml", tmp_path, keep_open=True) as recorder:
-        config = at(block("Codex", "toml"), urlsplit(recorder.url).port or 0)
+        # Whether Codex's own sandbox works on this machine, which it builds from the bubblewrap that ours needs, is not
+        # the question here: in a virtual machine or a container it often does not.
+        config = SANDBOXLESS + at(block("Codex", "toml"), urlsplit(recorder.url).port or 0)
         binary = await trio.to_thread.run_sync(codex_binary, version)
         result = await Codex(binary, tmp_path / "codex", config).exec(prompt)
     assert result.final_text.endswith("This answer was scripted, not inferred.")
