@@ -140,6 +140,7 @@ def error(message: str = "no", **fields: Any) -> bytes:
         (408, b"<html>", "server_error", 500, True),
         (401, error("wrong key"), "server_error", 500, False),
         (422, error("temperature"), "server_error", 500, False),
+        (302, b"", "server_error", 500, False),
         (400, json.dumps({"detail": "x"}).encode(), "server_error", 500, False),
         (400, b"[1]", "server_error", 500, False),
     ],
@@ -165,6 +166,9 @@ def test_the_services_words_are_for_the_log() -> None:
         ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90),
         ({"retry-after": "Thu, 01 Jan 1970 00:00:01 GMT"}, 0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "1e999"}, None),
+        ({"retry-after-ms": "nan", "retry-after": "3"}, 3),
+        ({"retry-after": f"Mon, {'9' * 30} Jan 2020 00:00:00 GMT"}, None),
     ],
 )
 def test_the_wait_that_a_service_names(headers: dict[str, str], wait_s: float | None) -> None:
@@ -221,13 +225,12 @@ def test_rate_limits_are_read_from_a_head() -> None:
         "x-ratelimit-limit-tokens": "10",
         "x-ratelimit-limit-what": "many",
         "x-ratelimit-remaining-what": "1",
+        "x-ratelimit-limit-nothing": "9",
+        "x-ratelimit-remaining-nothing": "nan",
     })  # fmt: skip
     found = [(one.name, one.used_percent, one.window_minutes, one.reset_s) for one in limits]
     assert found == [("tokens-minute", 100.0, 1.0, 60.5), ("requests-day", 10.0, 1440.0, 3600.5)]
     assert rate_limits_of({"x-ratelimit-limit-a": "0", "x-ratelimit-remaining-a": "0"})[0].used_percent == 100.0
-    assert (
-        rate_limits_of({"x-ratelimit-limit-a": "1", "x-ratelimit-remaining-a": "1", "x-ratelimit-reset-a": "x"})[
-            0
-        ].reset_s
-        is None
-    )
+    for reset in ("x", "inf", "nan"):
+        head = {"x-ratelimit-limit-a": "1", "x-ratelimit-remaining-a": "1", "x-ratelimit-reset-a": reset}
+        assert rate_limits_of(head)[0].reset_s is None

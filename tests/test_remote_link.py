@@ -51,6 +51,13 @@ class Words:
         return False
 
 
+class Complaining(Words):
+    """Says what it did not like."""
+
+    def take(self, events: Sequence[bytes]) -> bool:
+        raise UpstreamError("broken", detail=repr(events))
+
+
 def answering(asked: Asked) -> Reply:
     """The rest of what can be said."""
     return Reply(sse(*"abcd"[asked.value()["from"] :])) if asked.method == "POST" else refusal(404)
@@ -335,22 +342,40 @@ async def test_get_gives_the_body_or_the_error() -> None:
         assert await line.get("/models") == b'{"data": []}'
         with pytest.raises(UpstreamError, match="key"):
             await line.get("/models")
+        peer.replies = [Reply([b"no gzip"], headers={"content-encoding": "gzip"})]
+        assert await line.get("/models") == b"no gzip"  # nobody asked for it, so nobody unpacks it
+    async with open_peer() as peer, open_line(peer, max_event_bytes=9) as line:
+        peer.replies = [Reply([b"more than that", None])]
+        assert await line.get("/models") == b"more than that"  # and no more
     async with open_line(peer) as line:
         with pytest.raises(Unreachable):
             await line.get("/models")
+
+
+async def test_a_redirection_is_not_followed() -> None:
+    async with open_peer(answering) as other, open_peer() as peer, open_line(peer) as line:
+        peer.replies = [Reply([], status, {"location": other.url}) for status in (302, 307, 308)]
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match="did not take the request"):
+                await line.converse(Words())
+        with pytest.raises(UpstreamError, match="did not take the request"):
+            await line.get("/models")
+    assert len(peer.asked) == 3 and not other.asked
 
 
 async def test_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
     caplog.set_level(logging.DEBUG)
     async with open_peer(answering) as peer:
         line = Link(LinkConfig(base_url=peer.url, key=KEY, retries=1)).new_line()
-        peer.replies = [refusal(500), refusal(500), refusal(401)]
+        peer.replies = [refusal(500), refusal(500), refusal(401, f"{'x' * 290} {KEY}")]
+        peer.replies.append(Reply([f'data: {{"error": "{KEY}"}}\n\n'.encode()]))
         await line.warm("/tcp_warming")
-        with pytest.raises(UpstreamError):
-            await line.converse(Words())
+        for _ in range(2):
+            with pytest.raises(UpstreamError):
+                await line.converse(Complaining())
         await line.aclose()
-    assert caplog.records
-    assert KEY not in caplog.text
+    assert "***" in caplog.text
+    assert KEY not in caplog.text and KEY[:8] not in caplog.text
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} {KEY}", f"{KEY}ä", "\x00"])

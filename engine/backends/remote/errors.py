@@ -11,9 +11,10 @@ the service's own words, which go to the log.
 | 402, or 429 `insufficient_quota` | 429 `insufficient_quota` | no |
 | 429, "queue exceeded" | 429 `rate_limit_exceeded` with the wait | yes |
 | 408, 409, 5xx, no connection, a stream that breaks or stalls | 500 `server_error` | yes |
-| 401, 403, and every other 4xx | 500 `server_error` | no |
+| 401, 403, and every other 3xx and 4xx | 500 `server_error` | no |
 """
 
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -82,7 +83,7 @@ class TooSlow(UpstreamError):
 
 
 def refused(status: int, body: bytes, headers: Mapping[str, str], now: float) -> UpstreamError:
-    """The error of an answer with this status, 400 or more. headers: by names in lower case; now: see `wait_of`."""
+    """The error of an answer with this status, 300 or more. headers: by names in lower case; now: see `wait_of`."""
     return _error_of(status, _said(body), wait_of(headers, now))
 
 
@@ -175,8 +176,10 @@ def wait_of(headers: Mapping[str, str], now: float) -> float | None:
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         text = headers.get(name, "")
         with suppress(ValueError):
-            return max(0.0, float(text) * unit)
-        with suppress(ValueError):
+            wait_s = float(text) * unit
+            if math.isfinite(wait_s):
+                return max(0.0, wait_s)
+        with suppress(ValueError, OverflowError):
             return max(0.0, parsedate_to_datetime(text).timestamp() - now)
     return None
 

@@ -16,7 +16,7 @@ closes the connection at once, and so ends the sampling of a service that looks 
 import logging
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 import httpx2
@@ -39,6 +39,7 @@ from engine.clock import wall_clock
 
 log = logging.getLogger(__name__)
 
+_REDIRECTED: Final = 300  # from here on an answer is none; elsewhere is not followed to: the key is for this service
 _MAX_REFUSAL_BYTES: Final = 65_536
 _REST_S: Final = 2.0  # for what follows an answer's end (usage, the last chunk), so that the connection can be kept
 _FIRST_WAIT_S: Final = 0.25
@@ -134,6 +135,10 @@ class Link:
             trust_env=not self._is_near,
         )
 
+    def without_key(self, text: str) -> str:
+        """What a service has said, for the log."""
+        return text.replace(self.config.key, "***") if self.config.key else text
+
     def heard(self, encoding: Encoding, headers: httpx2.Headers) -> None:
         """The service took a request in this encoding, and said this in its answer's head."""
         self.encoding, self.is_proven = encoding, True
@@ -162,12 +167,16 @@ class Line:
         async with self._lock:
             with trio.move_on_after(self._config.first_token_s):
                 try:
-                    answer = await self._client.get(self._link.url(path))
+                    # As it comes: what would unpack it has failures of its own, and no limit to what it makes of it.
+                    request = self._client.build_request("GET", self._link.url(path))
+                    answer = await self._client.send(request, stream=True)
+                    async with _open_chunks(answer) as chunks:
+                        body = await _whole(chunks, self._config.max_event_bytes)
                 except httpx2.TransportError as error:
                     raise Unreachable(_named(error)) from error
-                if answer.status_code >= 400:
-                    raise refused(answer.status_code, answer.content, answer.headers, wall_clock())
-                return answer.content
+                if answer.status_code >= _REDIRECTED:
+                    raise self._refused(answer, body)
+                return body
         raise Unreachable(f"no answer in {self._config.first_token_s:g} s")
 
     async def warm(self, path: str) -> None:
@@ -192,6 +201,7 @@ class Line:
             try:
                 await self._attempt(turn)
             except UpstreamError as error:
+                error.detail = self._link.without_key(error.detail)
                 if turn.is_answered:
                     return
                 failures = 1 if turn.num_taken > before else failures + 1
@@ -237,18 +247,11 @@ class Line:
                 answer = await self._client.send(request, stream=True)
             except httpx2.TransportError as error:
                 raise Unreachable(_named(error)) from error
-            chunks = answer.aiter_raw()
             try:
-                await self._read(answer, chunks, turn, encoding, scope)
+                async with _open_chunks(answer) as chunks:
+                    await self._read(answer, chunks, turn, encoding, scope)
             except httpx2.TransportError as error:
                 raise BrokenStream(_named(error)) from error
-            finally:
-                with trio.move_on_after(_CLOSE_S, shield=True):
-                    await answer.aclose()
-                    # httpx2 nests async generators; left where they are they would be warned of when collected.
-                    with suppress(httpx2.TransportError):
-                        async for _ in chunks:
-                            pass
         if scope.cancelled_caught and not turn.is_answered:
             raise BrokenStream("nothing came for too long")
 
@@ -260,14 +263,18 @@ class Line:
         encoding: Encoding,
         scope: trio.CancelScope,
     ) -> None:
-        if answer.status_code >= 400:
-            body = await _whole(chunks, _MAX_REFUSAL_BYTES)
-            raise refused(answer.status_code, body, answer.headers, wall_clock())
+        if answer.status_code >= _REDIRECTED:
+            raise self._refused(answer, await _whole(chunks, _MAX_REFUSAL_BYTES))
         self._link.heard(encoding, answer.headers)
         if not answer.headers.get("content-type", "").startswith("application/json"):
             await self._read_stream(chunks, turn, scope)
-        elif not turn.take([await _whole(chunks, self._config.max_event_bytes)]):
+        elif not turn.take([await _whole(chunks, self._config.max_event_bytes)]) and not turn.is_answered:
             raise BrokenStream("it is no stream, and not whole")
+
+    def _refused(self, answer: httpx2.Response, body: bytes) -> UpstreamError:
+        # Some services say which key they refuse; it goes before anything else of them is cut short.
+        text = self._link.without_key(body.decode("utf-8", "replace"))
+        return refused(answer.status_code, text.encode(), answer.headers, wall_clock())
 
     async def _read_stream(self, chunks: AsyncIterator[bytes], turn: Turn, scope: trio.CancelScope) -> None:
         reader = EventReader(self._config.max_event_bytes)
@@ -286,6 +293,21 @@ class Line:
                     scope.deadline = now + self._config.between_tokens_s
         if not turn.is_answered:
             raise BrokenStream("it ended before its end")
+
+
+@asynccontextmanager
+async def _open_chunks(answer: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The answer's body as it comes; closes what has not come."""
+    chunks = answer.aiter_raw()
+    try:
+        yield chunks
+    finally:
+        with trio.move_on_after(_CLOSE_S, shield=True):
+            await answer.aclose()
+            # httpx2 nests async generators; left where they are they would be warned of when collected.
+            with suppress(httpx2.TransportError):
+                async for _ in chunks:
+                    pass
 
 
 async def _whole(chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:

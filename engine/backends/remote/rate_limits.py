@@ -1,5 +1,6 @@
 """What a service says of its rate limits in the heads of its answers (`x-ratelimit-…`)."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -27,9 +28,10 @@ def rate_limits_of(headers: Mapping[str, str]) -> tuple[RateLimit, ...]:
 
 def _number(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        number = math.nan if text is None else float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _seconds(text: str | None) -> float | None:
