@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from engine.backends.base import Backend, RunSpec, StepSpec
 from engine.backends.remote.chat import ChatBackend
@@ -167,9 +169,18 @@ def test_a_base_url_that_names_no_path_is_completed(given: str, url: str) -> Non
     assert base_url_of(SERVICES["cerebras"], given) == url
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://h/v1", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000", "ftp://h/v1", "http://", "http://h:99999", "http://[::1/v1", "http://:80", "http://h/\x01"],
+)
 async def test_a_base_url_that_is_none_is_refused(url: str) -> None:
     assert url in await complaint(backend="vllm", base_url=url)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@h/v1", "http://h/v1?key=secret", "http://h/v1#secret"])
+async def test_a_base_url_with_what_may_be_a_secret_is_refused_without_it(url: str) -> None:
+    said = await complaint(backend="vllm", base_url=url)
+    assert "base_url" in said and "secret" not in said
 
 
 # --- what is missing
@@ -190,6 +201,18 @@ async def test_a_service_that_is_not_there_is_named_with_its_place() -> None:
 async def test_something_else_that_listens_there_is_no_service() -> None:
     async with open_peer(lambda asked: Reply([b"<html>"])) as peer:
         assert "no list of models" in await complaint(backend="vllm", base_url=peer.url)
+
+
+async def test_what_a_service_answers_to_warming_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(asked: Asked) -> Reply:
+        if asked.target == "/v1/models":
+            return Reply([b'{"data": [{"id": "m"}]}'])
+        return Reply([b"no gzip"], headers={"content-encoding": "gzip"})
+
+    async with open_peer(answer) as peer, opened(backend="cerebras", base_url=peer.url, model="m"):
+        while len(peer.asked) < 2:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 def service(completion: Reply, tokenize: Reply) -> Any:

@@ -35,9 +35,15 @@ SERVICES: Final[dict[str, Service]] = {
 def base_url_of(service: Service, base_url: str) -> str:
     """Where it is: as the settings say, `/v1` where they name no path. Raises NotUsable."""
     url = base_url or service.base_url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+    except ValueError:  # of a port or an IPv6 address that is none
+        is_one = False
+    if not is_one:
         raise NotUsable(f"base_url ({url}) is no address of a service: give one such as {service.base_url}.")
+    if "@" in parts.netloc or parts.query or parts.fragment:  # may be secrets, and the address is told and logged
+        raise NotUsable("base_url may have no user, query or fragment; a key is read from the environment or key_file.")
     return url.rstrip("/") if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
 
 

@@ -39,6 +39,10 @@ class _Props(msgspec.Struct):
     default_generation_settings: _Settings
 
 
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
 class Found(msgspec.Struct, frozen=True):
     """What a service has. models: the one that is wanted first. window: of that one; None where it does not say."""
 
@@ -124,6 +128,13 @@ def _said(error: UpstreamError, service: Service, url: str) -> NotUsable:
     return NotUsable(f"{service.title} at {url} does not do what it is asked ({error.detail}).")
 
 
+def _tokens_in(answer: bytes) -> list[int]:
+    try:
+        return msgspec.json.decode(answer, type=_Tokens).tokens
+    except msgspec.DecodeError as error:
+        raise UpstreamError("The model's service does not tell its tokens.", detail=str(error)) from error
+
+
 class _Trial:
     """A `link.Turn` of one question. dialect: of a sampled answer; None for one with `tokens`."""
 
@@ -146,7 +157,7 @@ class _Trial:
     def take(self, events: Sequence[bytes]) -> bool:
         for event in events:
             if self._dialect is None:
-                self.tokens = msgspec.json.decode(event)["tokens"]
+                self.tokens = _tokens_in(event)
                 self.is_answered = True
             else:
                 chunk = self._dialect.read(event)
