@@ -256,7 +256,18 @@ def test_a_cut_anywhere_loses_only_what_did_not_come(answer: tuple[list[Json], l
         assert said_of_all[len(whole_part)].text.startswith(piece.text)  # type: ignore[union-attr]
 
 
+def test_an_answer_may_come_whole() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    parser = ChatParser(TOOLS)
+    message = {"role": "assistant", "content": "hi", "tool_calls": [call]}
+    whole = msgspec.convert({"message": message, "finish_reason": "tool_calls"}, Choice)
+    expected = [TextDelta("hi"), CallStart("function_call", "look"), CallDelta("{}"), CallEnd()]
+    assert parser.feed(whole) + parser.close(is_cut=False) == expected
+    assert parser.feed(whole) == []  # some say all of it again at the end of a stream
+
+
 def test_a_chunk_may_leave_out_what_it_likes() -> None:
     assert msgspec.json.encode(DECODER.decode(b'{"object":"x","choices":null}').choices) == b"null"
     assert DECODER.decode(b'{"choices":[{"index":0}]}').choices == [Choice()]
+    assert DECODER.decode(b'{"object":"error","message":"all of it is one"}').is_error
     assert ChatParser(TOOLS).feed(Choice()) == []

@@ -53,7 +53,10 @@ class Logprobs(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
+    """message: of an answer that came whole; some services in front of others know no streams."""
+
     delta: Delta | None = None
+    message: Delta | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
 
@@ -94,18 +97,19 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """error: there is one instead of a chunk."""
+    """error: there is one instead of a chunk; or all of it is one, and `object` says so."""
 
     choices: list[Choice] | None = None
     usage: Counts | None = None
     time_info: TimeInfo | None = None
     timings: Timings | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
+    object: str | None = None
 
     @property
     def is_error(self) -> bool:
         """Whether it says what went wrong."""
-        return bytes(self.error) != b"null"
+        return bytes(self.error) != b"null" or self.object == "error"
 
 
 DECODER: Final = msgspec.json.Decoder(Chunk)

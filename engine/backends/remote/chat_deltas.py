@@ -120,7 +120,7 @@ class ChatParser:
 
     def feed(self, choice: Choice) -> list[Delta]:
         """The deltas that a choice completes; may be empty."""
-        delta = choice.delta
+        delta = choice.delta or (None if self.has_begun else choice.message)  # or it has all been said
         if delta is None:
             return []
         if reasoning := delta.reasoning or delta.reasoning_content:

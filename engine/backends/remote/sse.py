@@ -1,5 +1,7 @@
 """Bytes of a `text/event-stream` to the data of its events, whatever the cuts between the bytes."""
 
+from codecs import BOM_UTF8
+
 from engine.backends.remote.errors import BrokenStream
 
 __all__ = ["EventReader"]
@@ -11,6 +13,7 @@ class EventReader:
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
         self._rest = b""  # the line that has not ended
+        self._is_first = True  # line
         self._data: list[bytes] = []  # of the event that has not ended
         self._size = 0
 
@@ -20,6 +23,8 @@ class EventReader:
         events = []
         for line in lines:
             line = line.removesuffix(b"\r")
+            if self._is_first:
+                self._is_first, line = False, line.removeprefix(BOM_UTF8)
             if line.startswith(b"data:"):
                 self._data.append(line[5:].lstrip(b" "))
                 self._size += len(line)
