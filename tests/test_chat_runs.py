@@ -47,7 +47,7 @@ def look_around(sent: Sent) -> Answer:
     """Calls until twenty outputs are there, each time in another shape."""
     number = sum(message["role"] == "tool" for message in sent.body["messages"])
     if number == CALLS:
-        return Answer(deltas=said("Seen", " all."), cached_tokens=100 * number)
+        return Answer(deltas=said("Seen", " all."), prompt_tokens=150 * (number + 1), cached_tokens=100 * number)
     call = called("look", arguments(number), call_id=f"call_{number}", shape=_SHAPES[number % len(_SHAPES)])
     deltas = [*thought("Next."), *said("I look."), *call]
     return Answer(deltas=deltas, prompt_tokens=150 * (number + 1), cached_tokens=100 * number)

@@ -8,15 +8,30 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from engine.backends.base import CallDelta, CallEnd, CallStart, Past, ReasoningDelta, StepEnd, StepSpec, TextDelta
+from engine.backends.base import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    ModelInfo,
+    Past,
+    ReasoningDelta,
+    StepEnd,
+    StepSpec,
+    TextDelta,
+)
+from engine.backends.remote.chat import open_chat_backend
+from engine.backends.remote.chat_request import DIALECTS
 from engine.backends.remote.chat_sequence import ChatSequence
 from engine.backends.remote.encoding import PLAIN, Encoding
+from engine.backends.remote.link import Link, LinkConfig
 from engine.errors import BackendError, NotFound
 from engine.items import FunctionCallOutput
 from tests.chat_route import MODEL, give, open_chat, sample, spec, text_of, user
-from tests.contract_answers import Answer, called, problem, queue_exceeded, said, thought
+from tests.contract_answers import Answer, Dialect, called, problem, queue_exceeded, said, thought
 from tests.contract_server import ContractServer
+from tests.remote_peer import Reply, event, open_peer, sse
 
 HELLO = Answer(deltas=said("Hel", "lo"), prompt_tokens=40, cached_tokens=30, completion_tokens=2, reasoning_tokens=1)
 CALLS = Answer(
@@ -139,6 +154,28 @@ async def test_an_end_has_its_reason(answer: Answer, step: StepSpec, reason: str
         assert (await sample(run, step))[1].reason == reason
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        Reply(
+            [b'{"choices": [{"message": {"content": "all"}, "finish_reason": "stop"}]}'],
+            headers={"content-type": "application/json"},
+        ),
+        Reply([b"\xef\xbb\xbf" + event({"choices": [{"delta": {"content": "all"}, "finish_reason": "stop"}]})]),
+    ],
+)
+async def test_services_in_front_of_others_have_ways_of_their_own(last: Reply) -> None:
+    """An error that is all of a chunk; an answer that is no stream; a mark of UTF-8's byte order, which it has not."""
+    async with open_peer() as peer:
+        peer.replies = [Reply(sse({"object": "error", "message": "boom", "code": 500})), last]
+        link = Link(LinkConfig(base_url=peer.url))
+        async with open_chat_backend(link, DIALECTS["openai"], [ModelInfo(MODEL, 0)]) as backend:
+            run = backend.open_sequence(spec())
+            await give(run, user("hi"))
+            assert text_of((await sample(run))[0]) == "all"
+            run.close()
+
+
 async def test_a_call_that_was_cut_is_not_answered_for() -> None:
     half = Answer(deltas=called("look", '{"n":1}', shape="split")[:4], finish="length")
     server = ContractServer([half, HELLO])
@@ -171,6 +208,41 @@ async def test_llama_cpps_own_times_count() -> None:
         _, end = await sample(run)
     assert (end.timing.prefill_ms, end.timing.sampling_ms) == (500, 1000)
     assert (end.usage.input_tokens, end.timing.tokens_reused) == (10, 3)
+
+
+HUGE, NEGATIVE = 10**30, -5
+
+
+@pytest.mark.parametrize("number", [HUGE, NEGATIVE])
+@pytest.mark.parametrize("dialect", ["cerebras", "llamacpp"])
+async def test_what_can_be_no_count_does_not_count(number: int, dialect: Dialect) -> None:
+    times = {"queue_time": -1e308, "prompt_time": 1e308, "completion_time": 1.0}
+    answer = Answer(
+        deltas=said("x" * 8),
+        times=times,
+        prompt_tokens=number,
+        completion_tokens=number,
+        cached_tokens=number if dialect == "cerebras" else 0,
+        reasoning_tokens=number,
+    )
+    async with open_run(ContractServer([answer, HELLO], dialect=dialect)) as run:
+        before = run.num_context_tokens
+        _, end = await sample(run)
+        assert (end.usage.input_tokens, end.usage.output_tokens) == (before, 2)
+        assert (end.usage.input_tokens_details.cached_tokens, end.usage.output_tokens_details.reasoning_tokens) == (
+            0,
+            0,
+        )
+        assert (end.timing.queue_ms, end.timing.sampling_ms) == (0, 1000)
+        assert 0 <= end.timing.prefill_ms < 1e6 and run.num_context_tokens == before + 2
+
+
+async def test_no_more_is_reused_than_there_was() -> None:
+    answer = Answer(deltas=said("a"), prompt_tokens=9, cached_tokens=20, completion_tokens=2, reasoning_tokens=30)
+    async with open_run(ContractServer([answer])) as run:
+        _, end = await sample(run)
+    assert (end.timing.tokens_reused, end.timing.tokens_prefilled) == (9, 0)
+    assert end.usage.output_tokens_details.reasoning_tokens == 2
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------
@@ -279,6 +351,15 @@ async def test_a_cancelled_step_ends_at_the_service_at_once() -> None:
             await run.next_deltas()
         assert text_of((await sample(run))[0]) == "Hello"
     assert server.asked[1].body["messages"][-1] == {"role": "assistant", "content": "Hel"}
+
+
+async def test_a_call_that_was_cut_has_no_end_when_it_is_interrupted_either() -> None:
+    half = Answer(deltas=called("look", '{"n":1}', shape="split")[:4], finish="length")
+    async with open_run(ContractServer([half])) as run:
+        run.start_step(StepSpec())
+        await trio.testing.wait_all_tasks_blocked(0.05)  # the answer is whole, and nobody has looked
+        assert not any(isinstance(delta, CallEnd) for delta in run.interrupt())
+        assert [message.role for message in run.context.messages] == ["user"]
 
 
 async def test_an_interrupted_step_keeps_what_it_said() -> None:

@@ -245,6 +245,7 @@ LAYERS: dict[str, str] = {
         backends/remote/hold
         backends/remote/rate_limits
         backends/remote/sse
+        backends/remote/told
         backends/routed_sequence
         backends/sampling
         backends/scenario

@@ -216,6 +216,16 @@ async def test_what_a_first_request_computed_is_not_reused(form: PromptFormat) -
     assert len(server.asked) == 3
 
 
+async def test_what_can_be_no_count_and_no_time_does_not_count(form: PromptFormat) -> None:
+    times = {"queue_time": -1e308, "prompt_time": 1e308, "completion_time": 1.0}
+    answer = Answer(pieces=[Piece(ids=(70,))], finish="length", cached_tokens=-5, times=times)
+    async with open_remote(served([answer]), form) as backend:
+        end = (await step(backend.open_sequence(spec()), GO, step=StepSpec(max_tokens=1)))[-1]
+    assert isinstance(end, StepEnd)
+    assert (end.timing.tokens_reused, end.timing.prefill_ms) == (0, 0) and 0 <= end.timing.queue_ms < 1e6
+    assert end.timing.sampling_ms == 1000
+
+
 async def test_a_filtered_answer_is_not_taken_for_a_whole_one(form: PromptFormat) -> None:
     server = served([Answer(pieces=[Piece("", (50,))], finish="content_filter")])
     async with open_remote(server, form) as backend:

@@ -11,6 +11,7 @@ from engine.backends.remote.chat_calls import OpenCall
 from engine.backends.remote.chat_context import CHARS_PER_TOKEN
 from engine.backends.remote.chat_deltas import ChatParser
 from engine.backends.remote.chat_turn import ChatTurn
+from engine.backends.remote.told import plausible_count, plausible_ms
 from engine.errors import BackendError
 from engine.usage import Timing, Usage, count_usage
 
@@ -78,12 +79,16 @@ class ChatStep:
         deltas = self.turn.take_deltas()
         if self._error is not None:
             raise self._error
-        return [*deltas, *self.parser.close(is_cut=not self._is_over), self._end("stop", now)]
+        return [*deltas, *self.parser.close(is_cut=self._is_cut), self._end("stop", now)]
 
     def finished_calls(self) -> list[OpenCall]:
         """The calls that have been said to their end."""
-        is_cut = not self._is_over or self._reason() != "stop"
-        return [call for call in self.parser.calls if call.name and (call.is_whole or not is_cut)]
+        return [call for call in self.parser.calls if call.name and (call.is_whole or not self._is_cut)]
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a call whose arguments are not whole has no end."""
+        return not self._is_over or self._reason() != "stop"
 
     def _reason(self) -> Reason:
         if self._forced is not None:
@@ -98,10 +103,11 @@ class ChatStep:
     @property
     def _num_sampled(self) -> int:
         counts = self.turn.counts
-        if counts is not None and counts.completion_tokens is not None:
-            return counts.completion_tokens
+        told = plausible_count(counts.completion_tokens) if counts is not None else None
         timings = self.turn.timings
-        return timings.predicted_n if timings is not None and timings.predicted_n is not None else self._estimate
+        if told is None and timings is not None:
+            told = plausible_count(timings.predicted_n)
+        return self._estimate if told is None else told
 
     @property
     def _estimate(self) -> int:
@@ -114,18 +120,22 @@ class ChatStep:
         counts, timings = self.turn.counts, self.turn.timings
         prompt, cached, reasoning = None, None, None
         if timings is not None:
-            cached = timings.cache_n
-            prompt = None if timings.prompt_n is None else timings.prompt_n + (cached or 0)
+            cached = plausible_count(timings.cache_n)
+            new = plausible_count(timings.prompt_n)
+            prompt = None if new is None else new + (cached or 0)
         if counts is not None:
-            prompt = counts.prompt_tokens if counts.prompt_tokens is not None else prompt
+            told = plausible_count(counts.prompt_tokens)
+            prompt = prompt if told is None else told
             details, made = counts.prompt_tokens_details, counts.completion_tokens_details
-            cached = details.cached_tokens if details and details.cached_tokens is not None else cached
-            reasoning = made.reasoning_tokens if made else None
+            told = plausible_count(details.cached_tokens) if details else None
+            cached = cached if told is None else told
+            reasoning = plausible_count(made.reasoning_tokens) if made else None
+        prompt, sampled = self._base if prompt is None else prompt, self._num_sampled
         return count_usage(
-            self._base if prompt is None else prompt,
-            self._num_sampled,
-            cached_tokens=cached or 0,
-            reasoning_tokens=reasoning or 0,
+            prompt,
+            sampled,
+            cached_tokens=min(cached or 0, prompt),
+            reasoning_tokens=min(reasoning or 0, sampled),
         )
 
     def _end(self, reason: Reason, now: float) -> StepEnd:
@@ -152,8 +162,9 @@ class ChatStep:
         queue_ms, prefill_ms, sampling_ms = 0.0, first_at - self._began, now - first_at
         if times is not None:
             told = (times.queue_time, times.prompt_time, times.completion_time)
-            queue_ms, prefill_ms, sampling_ms = ((one or 0.0) * 1e3 for one in told)
+            queue_ms, prefill_ms, sampling_ms = (plausible_ms(one, 1e3) or 0.0 for one in told)
         elif timings is not None:
-            prefill_ms = prefill_ms if timings.prompt_ms is None else timings.prompt_ms
-            sampling_ms = sampling_ms if timings.predicted_ms is None else timings.predicted_ms
+            prompt_ms, predicted_ms = plausible_ms(timings.prompt_ms), plausible_ms(timings.predicted_ms)
+            prefill_ms = prefill_ms if prompt_ms is None else prompt_ms
+            sampling_ms = sampling_ms if predicted_ms is None else predicted_ms
         return queue_ms, prefill_ms, sampling_ms

@@ -19,6 +19,7 @@ from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import BrokenStream
 from engine.backends.remote.hold import Hold
 from engine.backends.remote.raw_prompt import RawPrompt
+from engine.backends.remote.told import plausible_count, plausible_ms
 from engine.clock import now_ms
 
 _WHOLE_IDS: Final = 8  # asked for without a stream: more than the longest character, few enough to come soon
@@ -214,15 +215,15 @@ class RawTurn:
                 end,
                 reused=reused,
                 prefilled=self._base - reused,
-                queue_ms=times.queue_ms if times else 0.0,
-                prefill_ms=times.prefill_ms if times else first_at - self._began,
-                sampling_ms=times.sampling_ms if times else now - first_at,
+                queue_ms=plausible_ms(times.queue_ms) or 0.0 if times else 0.0,
+                prefill_ms=plausible_ms(times.prefill_ms) or 0.0 if times else first_at - self._began,
+                sampling_ms=plausible_ms(times.sampling_ms) or 0.0 if times else now - first_at,
             )
         )
 
     def _num_reused(self) -> int:
         """Of the context at the step's beginning. A second request finds what the first has computed of what is new."""
-        reused = min(self._chunk.num_cached or 0, self._base)
+        reused = min(plausible_count(self._chunk.num_cached) or 0, self._base)
         return reused if self._num_requests < 2 else min(reused, self._num_old)
 
     def _seed(self) -> int | None:
