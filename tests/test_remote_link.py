@@ -51,6 +51,13 @@ class Words:
         return False
 
 
+class Unending(Words):
+    """Asks for what is left when an answer is over."""
+
+    def take(self, events: Sequence[bytes]) -> bool:
+        return True
+
+
 class Complaining(Words):
     """Says what it did not like."""
 
@@ -218,6 +225,13 @@ async def test_a_break_before_the_first_word_is_mended() -> None:
         turn = Words()
         await line.converse(turn)
     assert turn.words == list("abcd")
+
+
+async def test_an_answer_that_ends_with_nothing_is_not_asked_for_for_ever(autojump_clock: MockClock) -> None:
+    async with open_peer(lambda asked: Reply(sse())) as peer, open_line(peer, retries=2) as line:
+        with pytest.raises(BrokenStream):
+            await line.converse(Unending())
+    assert len(peer.asked) == 4
 
 
 async def test_a_break_behind_a_word_fails_unless_the_turn_can_go_on() -> None:

@@ -7,7 +7,8 @@ turn as they come; it knows nothing of what they mean. What `Turn` has to say de
 - before anything of the answer was taken, every retryable failure is tried again, after the wait that the service
   names or a growing one;
 - later only a turn that `can_repeat` is (on the raw route it goes on from the tokens that it has);
-- each attempt that brought something on starts the count of failures anew.
+- each attempt that brought something on starts the count of failures anew; an answer that ends without an end and
+  brings nothing is a failure too, the second time.
 
 Each phase has its own time: connecting, the first event, between two events, the whole turn. Cancelling `converse`
 closes the connection at once, and so ends the sampling of a service that looks after it.
@@ -195,11 +196,14 @@ class Line:
     # --- a turn
 
     async def _attempts(self, turn: Turn) -> None:
-        failures = 0
+        failures = num_idle = 0
         while not turn.is_answered:
             before = turn.num_taken
             try:
                 await self._attempt(turn)
+                num_idle = 0 if turn.num_taken > before else num_idle + 1
+                if num_idle > 1 and not turn.is_answered:  # once a turn may ask anew at once, in another way
+                    raise BrokenStream("it ends, and has brought nothing")
             except UpstreamError as error:
                 error.detail = self._link.without_key(error.detail)
                 if turn.is_answered:
