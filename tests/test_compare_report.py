@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from engine.compare import real
-from engine.compare.claims import spoken, wall_claim, where_it_does_not_help
+from engine.compare.claims import _beside_chain, spoken, wall_claim, where_it_does_not_help
 from engine.compare.commands import run_commands
 from engine.compare.designs import DESIGNS
 from engine.compare.folder import compare_folder
@@ -93,10 +93,22 @@ def test_claims_say_what_was_measured_and_what_speaks_against(tmp_path) -> None:
     assert "60 % less time than stateless HTTP with fresh connections" in claim
     assert "34 % less than with a kept one" in claim
     against = one.against()
-    assert any("Beside the shipped chain" in line for line in against)
+    assert "Beside the shipped chain, append saves at most 1 %." in against
     assert any("Tools take their time in every design" in line and "60 % less" in line for line in against)
     chain_only = [run for run in one.results.measured if run.case.design in ("chain", "append")]
     assert where_it_does_not_help(Summary(chain_only)) == against[-2:-1]
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([(0.0, 0.1), (0.0, 0.1)], "nothing beyond the spread at 2 of 2 points"),
+        ([(0.0, 0.1), (0.2, 0.1)], "nothing beyond the spread at 1 of 2 points, and at most 20 % at the others"),
+        ([(0.3, 0.1), (0.2, 0.1)], "at most 30 %"),
+    ],
+)
+def test_what_append_saves_beside_the_chain_is_not_made_more_of(shares, words) -> None:
+    assert _beside_chain([Gain(Middle(median, spread, 5)) for median, spread in shares]) == words
 
 
 def test_the_parts_of_a_run_add_up_to_its_time(tmp_path) -> None:

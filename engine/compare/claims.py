@@ -105,12 +105,8 @@ def where_it_does_not_help(summary: Summary) -> list[str]:
         if gain is not None and (gain.is_none or gain.share.median < _SMALL):
             said.append(f"{written(point)}: {spoken(gain)} than stateless HTTP over a kept connection.")
     chain = [saving(summary, "append", "chain", point) for point in summary.points()]
-    known = [gain for gain in chain if gain is not None]
-    if known:
-        num_none = sum(gain.is_none for gain in known)
-        said.append(
-            f"Beside the shipped chain, append saves nothing beyond the spread at {num_none} of {len(known)} points."
-        )
+    if known := [gain for gain in chain if gain is not None]:
+        said.append(f"Beside the shipped chain, append saves {_beside_chain(known)}.")
     with_tools = saving(summary, "append", "stateless-tls", tools=True)
     without = saving(summary, "append", "stateless-tls")
     if with_tools is not None and without is not None:
@@ -119,3 +115,12 @@ def where_it_does_not_help(summary: Summary) -> list[str]:
             f"{DESIGNS['stateless-tls'].label} at {written(CENTRE)}, without it {spoken(without)}."
         )
     return said
+
+
+def _beside_chain(gains: list[Gain]) -> str:
+    real = [gain.share.median for gain in gains if not gain.is_none]
+    most = f"at most {max(real, default=0) * 100:.0f} %"
+    if len(real) == len(gains):
+        return most
+    none = f"nothing beyond the spread at {len(gains) - len(real)} of {len(gains)} points"
+    return f"{none}, and {most} at the others" if real else none
