@@ -41,7 +41,8 @@ def show(item: dict) -> None:
     if item["type"] == "mcp_list_tools":
         print(f"· tools of {item['server_label']}: {', '.join(t['name'] for t in item['tools']) or item.get('error')}")
     elif item["type"] == "mcp_call":
-        print(f"\n· {item['name']}({item['arguments']}): {item.get('output') or item.get('error')}")
+        said = item.get("output") or item["error"]["content"][0]["text"]
+        print(f"\n· {item['name']}({item['arguments']}): {said}")
 
 
 def main() -> None:

@@ -127,7 +127,7 @@ class Timeline:
     def _end_hosted(self, row: Row, item: dict[str, Any]) -> None:
         self.num_calls += 1
         row.title = _hosted_title(item)
-        row.text = item.get("error") or item.get("output") or item["status"]
+        row.text = _said(item.get("error")) or item.get("output") or item["status"]
         row.is_error = item["status"] != "completed"
 
     def _close(self, key: str, now_s: float) -> None:
@@ -193,3 +193,9 @@ def _hosted_title(item: dict[str, Any]) -> str:
     if asked is None:
         return f"{name}({_arguments(item.get('arguments', ''))})"
     return f"{name}({asked if isinstance(asked, str) else msgspec.json.encode(asked).decode()})"
+
+
+def _said(error: Any) -> str:
+    """What an error of an MCP call says."""
+    parts = error.get("content") if isinstance(error, dict) else None
+    return "\n".join(str(part.get("text", "")) for part in parts or [])

@@ -122,7 +122,11 @@ async def test_pause_comes_when_hosted_calls_are_over(autojump_clock: MockClock)
     assert text_of(frames) == "one\ntwo\nread failed: RuntimeError: no"
     output = frames[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["mcp_call", "function_call", "mcp_call", "message"]
-    assert (output[2]["status"], output[2]["error"]) == ("failed", "read failed: RuntimeError: no")
+    assert output[2]["status"] == "failed"
+    assert output[2]["error"] == {
+        "type": "mcp_tool_execution_error",
+        "content": [{"type": "text", "text": "read failed: RuntimeError: no"}],
+    }
     assert "output" not in output[2]
 
 

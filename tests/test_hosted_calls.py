@@ -179,4 +179,7 @@ def test_failed_call_has_no_output() -> None:
     run.response.hosted.finish(one, failed("no"))
     (made,) = run.response.output
     assert isinstance(made, Hosted)
-    assert (made.data["status"], made.data["error"], "output" in made.data) == ("failed", "no", False)
+    assert (made.data["status"], made.data["error"]["content"], "output" in made.data) == (
+        *("failed", [{"type": "text", "text": "no"}]),
+        False,
+    )

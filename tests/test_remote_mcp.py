@@ -215,7 +215,7 @@ steps:
         frames = await client.step()
     call = frames[-1]["response"]["output"][1]
     assert (call["type"], call["status"]) == ("mcp_call", "failed")
-    assert said in call["error"]
+    assert said in call["error"]["content"][0]["text"]
     assert said in text_of(frames)
 
 
@@ -235,6 +235,24 @@ async def test_server_that_cannot_be_listed_has_no_tools(peer: McpPeer, url: str
     assert frames[4]["type"] == "response.mcp_list_tools.failed"
     assert why in frames[5]["item"]["error"]
     assert text_of(frames) == "alone"
+
+
+async def test_server_that_says_nothing_is_given_up() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    silent = {"type": "mcp", "server_label": "shop", "server_url": f"http://127.0.0.1:{port}/mcp"}
+    async with listeners[0], open_client('{model: t, steps: [text: "alone"]}', mcp_list_timeout_s=0.3) as client:
+        await client.create(tools=[silent])
+        frames = await client.step()
+    assert frames[5]["item"]["error"] == "the server took too long"
+    assert text_of(frames) == "alone"
+
+
+async def test_no_more_tools_are_taken_than_a_run_may_have(peer: McpPeer) -> None:
+    async with open_client(SCENARIO, max_tools=2) as client:
+        await client.create(tools=[shop(peer)])
+        frames = await client.step()
+    assert [tool["name"] for tool in frames[5]["item"]["tools"]] == ["find", "refund"]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ def test_call_lasts_from_its_start_to_its_output():
             Row("hosted", 1, "box.add(a=1)", "3", 2),
         ),
         (
-            {"type": "mcp_call", "name": "add", "arguments": "", "status": "failed", "error": "no"},
+            {"type": "mcp_call", "name": "add", "arguments": "", "status": "failed"}
+            | {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no"}]}},
             Row("hosted", 1, "add()", "no", 2, is_error=True),
         ),
         (

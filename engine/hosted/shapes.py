@@ -71,8 +71,12 @@ class McpCallShape:
         if call.approval_request_id is not None:
             fields["approval_request_id"] = call.approval_request_id
         if result is not None:
-            fields |= {"output": result.output} if result.error is None else {"error": result.error}
+            fields |= {"output": result.output} if result.error is None else {"error": _execution_error(result.error)}
         return fields
+
+
+def _execution_error(why: str) -> dict[str, Any]:
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": why}]}
 
 
 SHAPES: Final[dict[str, Shape]] = {
