@@ -9,12 +9,14 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx2
 import pytest
 import trio
 import trio.testing
 
+from engine.compare.tls import make_contexts, start_terminator
 from engine.hosted.addresses import AddressRules, address_rules
 from engine.hosted.fetch import Fetcher, FetchError, FetchLimits, Page, open_fetcher
 from engine.hosted.guarded import GuardedTransport, Refused, resolve
@@ -281,6 +283,23 @@ async def test_limits_are_those_of_the_settings() -> None:
             await open_fetcher(settings).fetch(url)
         with pytest.raises(FetchError, match="not one of the hosts"):
             await open_fetcher(settings).fetch("http://localhost/")
+
+
+async def test_tls_asks_for_the_certificate_of_the_name_and_not_of_the_address() -> None:
+    contexts = make_contexts()  # for 127.0.0.1
+
+    def new_transport(rules: AddressRules) -> GuardedTransport:
+        zone = Zone(site=["127.0.0.1"], **{"127": ["127.0.0.1"]})
+        inner = partial(httpx2.AsyncHTTPTransport, verify=contexts.client, trust_env=False)
+        return GuardedTransport(rules, resolve=zone, new_inner=inner)
+
+    fetcher = Fetcher(address_rules([], ["127.0.0.0/8"]), FetchLimits(), new_transport)
+    async with open_peer(lambda asked: Reply([b"safe"])) as peer, trio.open_nursery() as nursery:
+        port = await start_terminator(nursery, peer.port, contexts.server)
+        assert (await fetcher.fetch(f"https://127.0.0.1:{port}/")).body == b"safe"
+        with pytest.raises(FetchError, match="certificate"):
+            await fetcher.fetch(f"https://site.test:{port}/")
+        nursery.cancel_scope.cancel()
 
 
 async def test_numbers_that_mean_loopback_are_seen_through() -> None:

@@ -231,6 +231,17 @@ async def test_a_provider_without_json_is_read_as_a_page() -> None:
             assert "answer has no text" in text_of(await frames_of(served, WEB))
 
 
+async def test_a_provider_that_fails_is_told_without_its_url(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(web_search_url="http://127.0.0.1:1/?key=secret&q={query}")
+    on = {"web_search_url": settings.web_search_url}
+    async with open_hosts(settings) as hosts, open_served(SEARCH, hosts=hosts, **on) as served:
+        found = await frames_of(served, WEB)
+    assert text_of(found) == "It says The search provider cannot be asked at the moment."
+    assert item_of(found)["status"] == "failed"
+    assert "the search provider failed" in caplog.text
+    assert "secret" not in caplog.text + json.dumps(found)
+
+
 class Counting:
     """A fetcher that answers everything, and counts."""
 

@@ -140,5 +140,9 @@ def _short(url: object) -> str:
     return str(url)[:200]
 
 
-def _why(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _why(error: BaseException) -> str:
+    """What the error says, or the first of those behind it that says something."""
+    behind: BaseException | None = error
+    while behind is not None and not str(behind):
+        behind = behind.__cause__ or behind.__context__
+    return str(behind or type(error).__name__)

@@ -1,5 +1,6 @@
 """The web as all runs use it: asks the search provider, fetches pages as text, and keeps those for a while."""
 
+import logging
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -8,10 +9,12 @@ import httpx2
 import trio
 
 from engine.hosted.addresses import AddressRules, address_rules
-from engine.hosted.fetch import Fetcher, FetchError, FetchLimits
+from engine.hosted.fetch import Fetcher, FetchError, FetchLimits, Page
 from engine.hosted.page_text import PageText, text_of_page
 from engine.hosted.web_results import WebResult, results_of
 from engine.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _MAX_PAGES: Final = 16
 _KEEP_S: Final = 300.0  # opening a page, finding in it, reading on: that is one visit
@@ -33,7 +36,7 @@ class Web:
 
     async def search(self, query: str) -> list[WebResult] | str:
         """The provider's results, or its answer's text where that is no list of results. Raises FetchError."""
-        page = await self._provider.fetch(self._search_url.replace("{query}", quote(query, safe="")))
+        page = await self._ask_provider(query)
         found = results_of(page)
         if found is not None:
             return found
@@ -42,6 +45,13 @@ class Web:
         if text is None:
             raise FetchError("The search provider's answer has no text.")
         return text.text
+
+    async def _ask_provider(self, query: str) -> Page:
+        try:
+            return await self._provider.fetch(self._search_url.replace("{query}", quote(query, safe="")))
+        except FetchError as error:  # says the URL, which may hold the operator's key
+            log.warning("the search provider failed: %r", error.__cause__ or type(error))
+            raise FetchError("The search provider cannot be asked at the moment.") from None
 
     async def open(self, url: str) -> tuple[str, PageText]:
         """A page's last URL, after redirects, and its text. Raises FetchError."""
