@@ -32,16 +32,28 @@ class Toolbox:
     async def open(
         self, definitions: Iterable[Definition], include: frozenset[str], known: Sequence[Tool]
     ) -> list[HostedTool]:
-        """The tools of these definitions. Raises RequestError with a path from `tools` on.
+        """The tools of these definitions, opened side by side. Raises RequestError with a path from `tools` on.
 
         known: what they offered to the run that this one goes on from.
         """
-        tools: list[HostedTool] = []
-        for definition in definitions:
+        asked = list(definitions)
+        opened: dict[int, HostedTool] = {}
+        errors: dict[int, RequestError] = {}
+
+        async def open_one(number: int, definition: Definition) -> None:
             try:
-                tools.append(await self._hosts[definition.type].open(definition, include, known))
+                opened[number] = await self._hosts[definition.type].open(definition, include, known)
             except RequestError as error:
-                raise error.at(f"tools[{definition.index}]") from error
+                errors[number] = error.at(f"tools[{definition.index}]")
+
+        async with trio.open_nursery() as nursery:
+            for number, definition in enumerate(asked):
+                nursery.start_soon(open_one, number, definition)
+        if errors:
+            raise errors[min(errors)]
+        tools = [opened[number] for number in range(len(asked))]
+        if sum(len(tool.tools) for tool in tools) > self._settings.max_tools:
+            raise RequestError(f"More than {self._settings.max_tools} tools.", param="tools", code="too_many_tools")
         return tools
 
     def runner(self, response: Response, tools: Sequence[HostedTool]) -> Runner:
