@@ -113,7 +113,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0, description="threads of the local model; 0: as many as help in a short trial")
     max_kv_bytes: Bytes = Field(4 << 30, description="KV cache kept; paused and ended runs give way beyond it")
     max_step_ms: Count = Field(
-        250, description="a long prompt is taken in in steps of about this; other runs' tokens wait for one at most"
+        250, description="while others sample, a prompt is taken in in steps of about this; their tokens wait for one"
     )
     family: str = Field("", description="whose way of calling tools the model has; empty: the chat template tells")
     tokenizer: str = Field(

@@ -44,8 +44,16 @@ def test_a_step_is_shared_out(wants, expected):
 def test_a_step_deep_in_a_context_holds_less():
     pace = Pace(0.275)
     shallow, deep = (next(plan([Want(1, PROMPT, 9999, past)], pace)).num_ids for past in (0, 8192))
-    assert (shallow, deep) == (225, 27)
+    assert (shallow, deep) == (230, 28)
     assert pace.cost(deep, 8192) == pytest.approx(pace.cost(shallow, 0), rel=0.05)
+
+
+def test_a_slow_machine_cuts_prompts_small_only_while_others_sample():
+    pace = Pace(0.275)
+    told(pace, 200, 9.0)
+    (alone,) = plan([Want(1, PROMPT, 9999)], pace)
+    _, beside = plan([Want(1, PROMPT, 9999), Want(2, SAMPLING, 1)], pace)
+    assert (alone.num_ids, beside.num_ids) == (230, 61)
 
 
 def told(pace: Pace, cost: float, seconds: float) -> float:
@@ -108,7 +116,8 @@ def test_any_step_keeps_to_its_time_and_moves_everybody_on_that_it_can(wants, ma
     sampling = sum(parts[want.seq].cost for want in wants if want.kind is SAMPLING)
     others = sum(part.cost for part in parts.values()) - sampling
     # Beyond its time a step goes only for the least share of one prompt.
-    assert others <= max(pace.budget - sampling, 0) + pace.cost(FEWEST, 8000)
+    most = pace.budget if sampling else pace.budget_alone
+    assert others <= max(most - sampling, 0) + pace.cost(FEWEST, 8000)
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=30), st.integers(20, 400))
