@@ -81,6 +81,8 @@ def part(arguments: str = "", name: str | None = None, **named: Any) -> Json:
         ([part(ONE, "look", index=0, id="a"), part(TWO, "look", index=0, id="b")], call(ONE) + call(TWO)),
         ([part(ONE, "look", index=0), part(TWO, "look", index=0)], call(ONE) + call(TWO)),
         ([part("", "look", index=0, id="a"), part(TWO, index=0, id="a")], call(TWO)),
+        # Every call has the same id.
+        ([part(ONE, "look", index=0, id="a"), part(TWO, "look", index=1, id="a")], call(ONE) + call(TWO)),
         # Ids and names in each part, or empty ones in the later ones.
         ([part('{"m"', "look", index=0, id="a"), part(":2}", "look", index=0, id="a")], call(TWO)),
         ([part('{"m"', "look", index=0, id="a"), part(":2}", "", index=0, id="")], call(TWO)),

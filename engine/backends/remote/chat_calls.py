@@ -1,9 +1,10 @@
 """Which call a part of a streamed call belongs to. Services name calls by index, by id, by both or not at all.
 
-A part goes on with the call that its id names, then with the newest one that its index names, then with the newest of
-all. What says that it is a new call all the same: another id, or a name where that call is whole already or has another
-name (services that give every call the index 0, and whole calls with neither index nor id). A name alone, again after
-a whole call, may be either: what comes next tells.
+A part goes on with the call that its id names (and its index, for services that give every call the same id), then
+with the newest one that its index names, then with the newest of all. What says that it is a new call all the same:
+another id, or a name where that call is whole already or has another name (services that give every call the index 0,
+and whole calls with neither index nor id). A name alone, again after a whole call, may be either: what comes next
+tells.
 """
 
 from typing import Any
@@ -76,7 +77,7 @@ class CallTable:
     def _named_by(self, part: CallPart) -> OpenCall | None:
         newest_first = self.calls[::-1]
         for call in newest_first:
-            if part.id and call.id == part.id:
+            if part.id and call.id == part.id and (part.index is None or call.index in (None, part.index)):
                 return call
         if part.index is None:
             return newest_first[0] if newest_first else None
