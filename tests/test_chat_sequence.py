@@ -165,9 +165,10 @@ async def test_an_end_has_its_reason(answer: Answer, step: StepSpec, reason: str
     ],
 )
 async def test_services_in_front_of_others_have_ways_of_their_own(last: Reply) -> None:
-    """An error that is all of a chunk; an answer that is no stream; a mark of UTF-8's byte order, which it has not."""
+    """An error that is all of a chunk, or too deep to be read; an answer that is no stream; a byte order mark."""
     async with open_peer() as peer:
-        peer.replies = [Reply(sse({"object": "error", "message": "boom", "code": 500})), last]
+        deep = b'data: {"error": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
+        peer.replies = [Reply(sse({"object": "error", "message": "boom", "code": 500})), Reply([deep]), last]
         link = Link(LinkConfig(base_url=peer.url))
         async with open_chat_backend(link, DIALECTS["openai"], [ModelInfo(MODEL, 0)]) as backend:
             run = backend.open_sequence(spec())

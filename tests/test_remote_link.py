@@ -366,6 +366,15 @@ async def test_get_gives_the_body_or_the_error() -> None:
             await line.get("/models")
 
 
+async def test_a_refusal_needs_no_reasons(autojump_clock: MockClock) -> None:
+    async with open_peer() as peer, open_line(peer) as line:
+        peer.replies = [Reply([None], 401), Reply([b"[" * 100_000], 400)]
+        for said in ("refused this server's key", "did not take the request"):
+            with pytest.raises(UpstreamError, match=said):
+                await line.converse(Words())
+    assert trio.current_time() < 5
+
+
 async def test_a_redirection_is_not_followed() -> None:
     async with open_peer(answering) as other, open_peer() as peer, open_line(peer) as line:
         peer.replies = [Reply([], status, {"location": other.url}) for status in (302, 307, 308)]

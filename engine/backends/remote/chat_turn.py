@@ -3,8 +3,8 @@
 It may be asked for again only while nothing of its answer was taken: another answer would begin with other words.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ from engine.backends.remote.chat_deltas import ChatParser
 from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import BrokenStream, error_chunk
 
+Decoded = TypeVar("Decoded")
+_ANYTHING: Final = msgspec.json.Decoder(Mapping[str, Any])
 _DONE: Final = b"[DONE]"
 _GIVEN_UP: Final = ("abort", "error")  # vLLM when it is overrun; services in front of others
 
@@ -58,13 +60,13 @@ class ChatTurn:
             if data == _DONE:
                 self._is_done = True
             else:
-                self._take_chunk(_decoded(data), data)
+                self._take_chunk(_decoded(data, DECODER), data)
         if self._deltas:
             self._on_change()
         return self._is_done
 
     def _take_chunk(self, chunk: Chunk, data: bytes) -> None:
-        if chunk.is_error and (error := error_chunk(msgspec.json.decode(data))):
+        if chunk.is_error and (error := error_chunk(_decoded(data, _ANYTHING))):
             raise error
         self.counts = chunk.usage or self.counts
         self.times = chunk.time_info or self.times
@@ -86,8 +88,8 @@ class ChatTurn:
         return deltas
 
 
-def _decoded(data: bytes) -> Chunk:
+def _decoded(data: bytes, decoder: msgspec.json.Decoder[Decoded]) -> Decoded:
     try:
-        return DECODER.decode(data)
-    except msgspec.DecodeError as error:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BrokenStream(f"a chunk that cannot be read: {error}") from error

@@ -118,7 +118,7 @@ class _Said(msgspec.Struct, frozen=True):
 def _said(body: bytes) -> _Said:
     try:
         decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _Said(body[:_MAX_SHOWN].decode("utf-8", "replace"))
     return _of_error(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
 

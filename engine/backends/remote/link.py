@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _REDIRECTED: Final = 300  # from here on an answer is none; elsewhere is not followed to: the key is for this service
 _MAX_REFUSAL_BYTES: Final = 65_536
-_REST_S: Final = 2.0  # for what follows an answer's end (usage, the last chunk), so that the connection can be kept
+_REST_S: Final = 2.0  # for what follows an answer's end (usage, the last chunk) or a refusal's head
 _FIRST_WAIT_S: Final = 0.25
 _CLOSE_S: Final = 1.0
 
@@ -268,7 +268,10 @@ class Line:
         scope: trio.CancelScope,
     ) -> None:
         if answer.status_code >= _REDIRECTED:
-            raise self._refused(answer, await _whole(chunks, _MAX_REFUSAL_BYTES))
+            body = b""  # the head has said no; its reasons may never come
+            with trio.move_on_after(_REST_S):
+                body = await _whole(chunks, _MAX_REFUSAL_BYTES)
+            raise self._refused(answer, body)
         self._link.heard(encoding, answer.headers)
         if not answer.headers.get("content-type", "").startswith("application/json"):
             await self._read_stream(chunks, turn, scope)
