@@ -203,6 +203,13 @@ async def test_what_a_service_does_not_count_is_estimated() -> None:
     assert end.timing.prefill_ms > 0
 
 
+async def test_reasoning_that_a_service_does_not_count_is_its_share() -> None:
+    answer = Answer(deltas=[*thought("x" * 30), *said("y" * 10)], completion_tokens=20)
+    async with open_run(ContractServer([answer], dialect="llamacpp")) as run:
+        _, end = await sample(run)
+    assert (end.usage.output_tokens, end.usage.output_tokens_details.reasoning_tokens) == (20, 15)
+
+
 async def test_llama_cpps_own_times_count() -> None:
     server = ContractServer([Answer(deltas=said("a"), cached_tokens=3, prompt_tokens=10)], dialect="llamacpp")
     async with open_run(server) as run:

@@ -111,9 +111,13 @@ class ChatStep:
 
     @property
     def _estimate(self) -> int:
+        return -(-self._num_chars // CHARS_PER_TOKEN)
+
+    @property
+    def _num_chars(self) -> int:
         calls = self.parser.calls
         texts = [self.parser.text, self.parser.reasoning, *(call.name + call.arguments for call in calls)]
-        return -(-sum(map(len, texts)) // CHARS_PER_TOKEN)
+        return sum(map(len, texts))
 
     def usage(self) -> Usage:
         """Tokens of the prompt and of what was sampled."""
@@ -131,11 +135,13 @@ class ChatStep:
             cached = cached if told is None else told
             reasoning = plausible_count(made.reasoning_tokens) if made else None
         prompt, sampled = self._base if prompt is None else prompt, self._num_sampled
+        if reasoning is None:  # its share of what was said
+            reasoning = round(sampled * len(self.parser.reasoning) / max(self._num_chars, 1))
         return count_usage(
             prompt,
             sampled,
             cached_tokens=min(cached or 0, prompt),
-            reasoning_tokens=min(reasoning or 0, sampled),
+            reasoning_tokens=min(reasoning, sampled),
         )
 
     def _end(self, reason: Reason, now: float) -> StepEnd:
