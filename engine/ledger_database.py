@@ -43,6 +43,8 @@ def expect_usable(file: Path) -> Iterator[None]:
     """Turns what fails inside into LedgerUnusable, with a sentence for the user."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever reads what is printed has enough; nothing is wrong with the ledger
     except (OSError, sqlite3.Error) as error:
         raise LedgerUnusable(
             f"The ledger {file} cannot be used ({error}). Move it away to start with a new one."

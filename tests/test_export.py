@@ -106,6 +106,21 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, capsys):
         exported(capsys, tmp_path, "resp_1", url="ftp://127.0.0.1")
 
 
+async def test_a_named_response_without_ids_is_told_and_not_passed_over(tmp_path, capsys):
+    """Without a tokenizer a script has no ids."""
+    settings = Settings(data_dir=tmp_path)
+    async with (
+        open_store(settings) as store,
+        open_served(TWO_CALLS, store=store, data_dir=tmp_path) as server,
+        server.connect() as client,
+    ):
+        await client.create()
+        response_id = (await client.step())[0]["response"]["id"]
+    with pytest.raises(UsageError, match="No token ids are recorded"):
+        exported(capsys, tmp_path, response_id)
+    assert exported(capsys, tmp_path) == []
+
+
 # --- scored again by the model
 
 

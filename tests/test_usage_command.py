@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from engine.commands.serve import UsageError
 from engine.commands.usage import usage_command
-from tests.test_commands import longloop
+from tests.test_commands import ROOT, longloop
 from tests.test_ledger_reader import write
 
 
@@ -59,3 +62,19 @@ def test_what_cannot_be_asked_for_is_said_in_a_sentence(tmp_path: Path, options:
     with pytest.raises(UsageError) as caught:
         usage_command(tmp_path, **options)  # type: ignore[arg-type]
     assert str(caught.value).startswith(said)
+
+
+def test_a_reader_that_has_enough_is_no_fault_of_the_ledger(tmp_path: Path) -> None:
+    write(tmp_path, 6, 0)
+    command = [sys.executable, "-m", "engine", "usage", "--export", "csv", "--set", f"data_dir={tmp_path}"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        # Unbuffered, so that the pipe is found broken while the ledger is read.
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, env=environment, timeout=60, check=False
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, b"")

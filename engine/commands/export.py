@@ -20,6 +20,10 @@ from engine.trajectory import Trajectory, trajectories
 
 T = TypeVar("T")
 
+_NO_TOKENS: Final = (
+    "No token ids are recorded for what was named: the local model and services with --tokenizer have them, "
+    "a script only with --set tokenizer=default."
+)
 _TIMEOUT_S: Final = 60  # a token log is read from memory or from the disk, nothing is computed
 
 
@@ -37,23 +41,26 @@ def export_command(folder: Path, ids: Sequence[str], *, url: str | None = None, 
     try:
         if url is None:
             with open_store_reader(folder) as reader:
-                print_lines(reader.trajectories(ids))
+                num_lines = print_lines(reader.trajectories(ids))
         elif ids:
-            print_lines(_served_trajectories(_Server(url, api_key), ids))
+            num_lines = print_lines(_served_trajectories(_Server(url, api_key), ids))
         else:
             raise UsageError("With --url, say which responses: a server does not list them.")
     except StoreUnusable as error:
         raise UsageError(f"{error.message} A running server is asked with --url.") from error
     except (EngineError, ValueError) as error:
         raise UsageError(str(error)) from error
-    except (OSError, HTTPException) as error:
-        raise UsageError(f"{url} cannot be asked ({error}).") from error
+    if ids and not num_lines:
+        raise UsageError(_NO_TOKENS)
 
 
-def print_lines(found: Iterable[Trajectory]) -> None:
-    """Each as a line of JSON."""
+def print_lines(found: Iterable[Trajectory]) -> int:
+    """Each as a line of JSON. Gives how many there were."""
+    num_lines = 0
     for trajectory in found:
         print(msgspec.json.encode(trajectory).decode())
+        num_lines += 1
+    return num_lines
 
 
 def _served_trajectories(server: "_Server", ids: Iterable[str]) -> Iterator[Trajectory]:
@@ -73,11 +80,12 @@ class _Server:
         parts = urlsplit(endpoint_url(url))
         scheme = "https" if parts.scheme == "wss" else "http"
         self._base = urlunsplit((scheme, parts.netloc, parts.path, "", ""))
+        self._url = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._opener: OpenerDirector = build_opener(ProxyHandler({}))
 
     def get(self, path: str, kind: type[T]) -> T:
-        """What is at `/v1/responses/{path}`. Raises UsageError, OSError, HTTPException."""
+        """What is at `/v1/responses/{path}`. Raises UsageError."""
         request = Request(f"{self._base}/{path}", headers=self._headers)
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
@@ -85,6 +93,8 @@ class _Server:
         except HTTPError as error:
             with error:
                 raise UsageError(f"The server refused: {_said(error)}") from error
+        except (OSError, HTTPException) as error:
+            raise UsageError(f"{self._url} cannot be asked ({error}).") from error
 
 
 def _said(error: HTTPError) -> str:
