@@ -74,7 +74,7 @@ def decode_event(text: str) -> Event:
 def endpoint_url(url: str) -> str:
     """The WebSocket URL of the append lifecycle at a server: `http` or `ws`, with or without path and query.
 
-    Raises ValueError for something that is no such URL.
+    Raises ValueError for something that is no such URL, or names another lifecycle.
     """
     parts = urlsplit(url if "://" in url else f"ws://{url}")
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
@@ -84,7 +84,8 @@ def endpoint_url(url: str) -> str:
     if not path.endswith("/responses"):
         path = (path or "/v1") + "/responses"
     query = dict(parse_qsl(parts.query))
-    query.setdefault("lifecycle", "append")
+    if query.setdefault("lifecycle", "append") != "append":
+        raise ValueError(f"longloop's own client speaks the append lifecycle, not {query['lifecycle']!r}: {url!r}")
     return urlunsplit((scheme, parts.netloc, path, urlencode(query), ""))
 
 

@@ -569,7 +569,7 @@ async def test_second_reader_is_refused(autojump_clock):
         ("http://h:1", "ws://h:1/v1/responses?lifecycle=append"),
         ("h:1", "ws://h:1/v1/responses?lifecycle=append"),
         ("https://h/api/v1/", "wss://h/api/v1/responses?lifecycle=append"),
-        ("ws://h/v1/responses?lifecycle=chain", "ws://h/v1/responses?lifecycle=chain"),
+        ("ws://h/v1/responses?lifecycle=append&a=b", "ws://h/v1/responses?lifecycle=append&a=b"),
     ],
 )
 def test_endpoint_url(url, expected):
@@ -580,3 +580,8 @@ def test_endpoint_url(url, expected):
 def test_endpoint_url_refuses_what_is_no_server(url):
     with pytest.raises(ValueError, match="not a server's URL"):
         endpoint_url(url)
+
+
+def test_endpoint_url_refuses_a_lifecycle_that_the_client_does_not_speak():
+    with pytest.raises(ValueError, match="append lifecycle, not 'chain'"):
+        endpoint_url("ws://h/v1/responses?lifecycle=chain")
