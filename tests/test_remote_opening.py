@@ -257,6 +257,23 @@ async def test_a_service_without_a_list_of_models_is_taken_at_its_word(folder: s
         assert b.models()[0].id == "x"
 
 
+@pytest.mark.parametrize(("status", "said"), [(404, "the address or the model is wrong"), (401, "refuses the key")])
+async def test_who_has_neither_list_nor_chat_is_no_service(status: int, said: str) -> None:
+    def answer(asked: Asked) -> Reply:
+        return refusal(status if asked.target == "/v1/chat/completions" else 404)
+
+    async with open_peer(answer) as peer:
+        assert said in await complaint(backend="openai", base_url=peer.url, model="x")
+
+
+async def test_without_a_list_a_chat_that_can_refuse_is_enough() -> None:
+    def answer(asked: Asked) -> Reply:
+        return refusal(400 if asked.target == "/v1/chat/completions" else 404)
+
+    async with open_peer(answer) as peer, opened(backend="openai", base_url=peer.url, model="x") as backend:
+        assert backend.models()[0].id == "x"
+
+
 # --- several
 
 

@@ -23,7 +23,7 @@ from engine.backends.remote.encoding import PLAIN, Encoding
 from engine.backends.remote.link import Link, LinkConfig
 from engine.backends.remote.raw import RawModel, open_raw_backend
 from engine.backends.remote.services import SERVICES, NotUsable, Service, base_url_of, read_key
-from engine.backends.remote.trial import Found, find_models, try_ids
+from engine.backends.remote.trial import Found, find_models, try_chat, try_ids
 from engine.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIt
         found = await find_models(line, service, url, settings.model, is_chosen=is_chosen)
         dialect = dialect_of(settings.backend) if settings.tokenizer else None
         form = None
+        if dialect is None and not found.is_listed:
+            await try_chat(line, service, url, found.models[0].id)
         if dialect is not None:
             form = await _load_format(settings, found.window, progress)
             await try_ids(line, dialect, service, url, found.models[0].id, form)

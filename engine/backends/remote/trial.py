@@ -44,10 +44,14 @@ class _Tokens(msgspec.Struct):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a service has. models: the one that is wanted first. window: of that one; None where it does not say."""
+    """What a service has. models: the one that is wanted first. window: of that one; None where it does not say.
+
+    is_listed: it has a list of models, and the wanted one is not just believed to be there.
+    """
 
     models: list[ModelInfo]
     window: int | None = None
+    is_listed: bool = True
 
 
 async def find_models(line: Line, service: Service, url: str, wanted: str, *, is_chosen: bool) -> Found:
@@ -55,6 +59,7 @@ async def find_models(line: Line, service: Service, url: str, wanted: str, *, is
 
     is_chosen: the model was named; else the only one that the service has is meant.
     """
+    is_listed = True
     try:
         listed = msgspec.json.decode(await line.get("/models"), type=_List).data
     except msgspec.DecodeError as error:
@@ -62,10 +67,10 @@ async def find_models(line: Line, service: Service, url: str, wanted: str, *, is
     except UpstreamError as error:
         if error.upstream_status != 404:
             raise _said(error, service, url) from error
-        listed = [_Listed(wanted)]  # some proxies have no list
+        listed, is_listed = [_Listed(wanted)], False  # some proxies have no list
     if service.key_variable == "LLAMA_API_KEY":  # it has one model, and takes any name for it
         window = await _window_of_props(line)
-        return Found([ModelInfo(wanted, listed[0].created if listed else 0, service.title)], window)
+        return Found([ModelInfo(wanted, listed[0].created if listed else 0, service.title)], window, is_listed)
     if not is_chosen and len(listed) == 1:
         wanted = listed[0].id
     listed.sort(key=lambda one: one.id != wanted)
@@ -73,7 +78,7 @@ async def find_models(line: Line, service: Service, url: str, wanted: str, *, is
         names = ", ".join(one.id for one in listed[:_MAX_LISTED]) + (", …" if len(listed) > _MAX_LISTED else "")
         raise NotUsable(f"{service.title} at {url} has no model '{wanted}'; it has: {names or 'none'}.")
     models = [ModelInfo(one.id, one.created, one.owned_by or service.title) for one in listed]
-    return Found(models, listed[0].max_model_len)
+    return Found(models, listed[0].max_model_len, is_listed)
 
 
 async def _window_of_props(line: Line) -> int | None:
@@ -81,6 +86,22 @@ async def _window_of_props(line: Line) -> int | None:
         return msgspec.json.decode(await line.get("^/props"), type=_Props).default_generation_settings.n_ctx
     except (UpstreamError, msgspec.DecodeError):
         return None  # it may be switched off
+
+
+async def try_chat(line: Line, service: Service, url: str, model: str) -> None:
+    """Ask nothing, which a service refuses. Raises NotUsable when nobody is there to refuse it."""
+    trial = _Trial("/chat/completions", {"model": model, "messages": [], "max_tokens": 1}, None)
+    try:
+        await line.converse(trial)
+    except UpstreamError as error:
+        if error.upstream_status == 404:
+            raise NotUsable(
+                f"What answers at {url} has neither a list of models nor chat completions of '{model}' (404): "
+                "the address or the model is wrong."
+            ) from error
+        if error.upstream_status in (401, 403):
+            raise _said(error, service, url) from error
+        # Whatever else it says of such a question, it is there.
 
 
 async def try_ids(line: Line, dialect: Dialect, service: Service, url: str, model: str, form: PromptFormat) -> None:
