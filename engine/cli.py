@@ -75,7 +75,7 @@ def serve(
     base_url: Annotated[str | None, typer.Option(help="where the service is, if not at its usual place")] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="the service's model's own: Hugging Face id or folder; token ids are exact then"),
+        typer.Option(help="the service's model's own: Hugging Face id, folder or .gguf file; token ids are exact then"),
     ] = None,
     host: Annotated[str | None, typer.Option(help=f"address to bind {_default('host')}")] = None,
     port: Annotated[int | None, typer.Option(help=f"TCP port, 0 for a free one {_default('port')}")] = None,
