@@ -121,6 +121,18 @@ async def test_a_named_response_without_ids_is_told_and_not_passed_over(tmp_path
     assert exported(capsys, tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "raised"), [(OSError(28, "No space left"), UsageError), (BrokenPipeError(), BrokenPipeError)]
+)
+async def test_only_a_reader_that_has_enough_is_no_fault(stored, monkeypatch, fault, raised):
+    def fail(text: str) -> None:
+        raise fault
+
+    monkeypatch.setattr("engine.commands.export.print", fail, raising=False)
+    with pytest.raises(raised, match="cannot be written" if raised is UsageError else None):
+        export_command(stored[0], ())
+
+
 # --- scored again by the model
 
 

@@ -50,6 +50,10 @@ def export_command(folder: Path, ids: Sequence[str], *, url: str | None = None, 
         raise UsageError(f"{error.message} A running server is asked with --url.") from error
     except (EngineError, ValueError) as error:
         raise UsageError(str(error)) from error
+    except BrokenPipeError:
+        raise  # whoever reads has enough
+    except OSError as error:
+        raise UsageError(f"The lines cannot be written ({error}).") from error
     if ids and not num_lines:
         raise UsageError(_NO_TOKENS)
 
