@@ -48,6 +48,7 @@ async def serving(sandbox: FakeSandbox, code: str = CODE, **settings: Any) -> As
 
 
 async def test_a_program_is_an_item_with_all_its_events() -> None:
+    """vllm-project/vllm#23409: a hosted interpreter did not stream its events."""
     sandbox = FakeSandbox()
     async with serving(sandbox, code="x" * 4500) as served:
         frames = await frames_of(served, AUTO, include=OUTPUTS)
