@@ -120,7 +120,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--kv-mib", type=int, default=768, help="the KV budget")
     parser.add_argument("--stall-s", type=float, default=3.0, help="longest wait between two parts of a step")
     parser.add_argument("--growth", type=float, default=1.05, help="largest growth of the worker")
-    parser.add_argument("--tie", type=float, default=1.0, help="logits that bf16 may be off by")
+    parser.add_argument("--dtype", default="auto", help="of the worker's weights")
+    parser.add_argument("--tie", type=float, default=1.0, help="logits that this dtype may be off by")
     return parser.parse_args(argv)
 
 
@@ -132,7 +133,9 @@ async def run(args: argparse.Namespace) -> bool:
         folder=folder, id="soak", context_window=form.context_window, stop_ids=tuple(sorted(form.stop_ids))
     )
     seen = Soak(args.max_context)
-    async with open_local_backend(model, partial(Prompt, form), max_kv_bytes=args.kv_mib << 20) as backend:
+    async with open_local_backend(
+        model, partial(Prompt, form), max_kv_bytes=args.kv_mib << 20, dtype=args.dtype
+    ) as backend:
         await backend.wait_ready()
         of_run = RunSpec(response_id="r", model="soak", instructions="Answer in a few words.")
         await soak(backend, of_run, args.seconds, args.paused, args.running, seen)

@@ -181,9 +181,9 @@ async def test_what_is_too_old_is_deleted_at_the_start(tmp_path: Path, caplog: p
     caplog.set_level(logging.ERROR)
     async with opened(tmp_path, store_retention_s=1e9) as store:
         for number in range(250):
-            put(store, f"old{number}", b"", created_at=NOW - 2000)
+            put(store, f"old{number}", b"", created_at=NOW - 200_000)
         put(store, "new", b"")
-    async with opened(tmp_path, store_retention_s=1000) as store:
+    async with opened(tmp_path, store_retention_s=100_000) as store:  # longer than all tests together may take
         left = {f"old{number}" for number in range(250)}
         while left:  # each look takes a turn in the queue, between two pieces of the purge
             left = {one for one in left if await steps(store, one) is not None}
