@@ -327,3 +327,25 @@ async def test_arguments_that_a_policy_blocks_reach_no_tool() -> None:
         frames = await client.step()
     assert frames[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
     assert host.calls == []
+
+
+@pytest.mark.parametrize("takes_s", [1.9, 2.0, 2.1])
+async def test_approved_call_ends_with_the_pause_that_it_runs_in(
+    takes_s: float, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # P123
+    host = FakeHost({"pay": Played(takes_s=takes_s)}, needs_approval=["pay"])
+    scenario = "{model: test, steps: [calls: [{name: look}, {name: pay}]]}"
+    serving = open_served(scenario, hosts={"mcp": host}, **settings(pause_ttl_s=2))
+    async with serving as served, served.connect() as client:
+        await client.create(tools=TOOLS)
+        request = pending(await client.step())[1]
+        (live,) = served.app.responses.runs.lives.values()
+        answer = {"type": "mcp_approval_response", "approval_request_id": request, "approve": True}
+        await client.send("response.append", input=[answer])
+        await client.until("response.mcp_call_arguments.done")
+        await trio.sleep(5)
+    item = live.response.output[-1]
+    assert isinstance(item, Hosted)
+    assert item.data["status"] in (["completed"] if takes_s < 2 else ["completed", "incomplete"])
+    assert live.response.snapshot().incomplete_details is not None
+    assert "failed" not in caplog.text

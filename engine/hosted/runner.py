@@ -72,8 +72,8 @@ class Runner:
 
     def approvals_came(self) -> None:
         """The client has decided on calls. What it approved starts once its answer has been acknowledged."""
-        assert self._nursery is not None
-        self._nursery.start_soon(self._begin_approved)
+        if self._nursery is not None:  # else the run is about to be carried on, and begins with that
+            self._nursery.start_soon(self._begin_approved)
 
     async def wait_settled(self) -> float:
         """Wait until no call runs, or is to run. Returns the milliseconds that took."""
@@ -96,8 +96,9 @@ class Runner:
 
     async def _run(self, call: HostedCall) -> None:
         result = await self._vetted(call, await self._result(call))
-        self._response.hosted.finish(call, result)
-        self._progressed()
+        if self._response.is_open:  # or it was cut in this very moment, and so was its item
+            self._response.hosted.finish(call, result)
+            self._progressed()
 
     def _progressed(self) -> None:
         self._notify()
