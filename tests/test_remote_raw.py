@@ -28,6 +28,7 @@ from engine.backends.chance import Chance
 from engine.backends.prompt_format import PromptFormat
 from engine.backends.remote.dialect import Chunk, Times
 from engine.backends.remote.dialects import dialect_of
+from engine.backends.remote.encoding import PLAIN
 from engine.backends.remote.errors import BrokenStream, UpstreamError
 from engine.backends.remote.link import Link, LinkConfig
 from engine.backends.remote.raw import RawModel, open_raw_backend
@@ -38,7 +39,7 @@ from engine.toolspec import Tool
 from tests.contract_answers import Answer, Piece, problem, queue_exceeded
 from tests.contract_server import ContractServer, Sent, open_contract_server
 from tests.remote_model import MODEL, hashed, open_raw, open_remote, saying, speaking
-from tests.remote_peer import Reply, open_peer, sse
+from tests.remote_peer import Reply, event, open_peer, sse
 from tests.tiny import CONTEXT_WINDOW, HERMES, STOP_ID, save_format
 
 GO, SUN = Message(role="user", content="go"), FunctionCallOutput(call_id="c", output="sun")
@@ -359,6 +360,31 @@ async def test_an_error_in_the_stream_is_gone_on_from(form: PromptFormat) -> Non
     server = served(answer)
     async with open_remote(server, form) as backend:
         assert text(await step(backend.open_sequence(spec()), GO)) == "Hello there"
+
+
+async def test_what_came_before_an_error_is_kept_when_they_come_at_once(form: PromptFormat) -> None:
+    told = b"".join(event(one) for one in (choice([70]), choice([71], "stop"), {"error": "behind the end"}))
+    async with (
+        open_peer(lambda asked: Reply([told])) as peer,
+        open_raw(peer.url.removesuffix("/v1"), served([]), form) as backend,
+    ):
+        sequence = backend.open_sequence(spec())
+        await step(sequence, GO)
+        assert context(sequence)[-2:] == [70, 71]
+
+
+async def test_text_without_its_ids_fails_the_step(form: PromptFormat) -> None:
+    lost = Reply(sse(choice([70]), {"choices": [{"text": "and on", "finish_reason": "stop"}]}))
+    async with (
+        open_peer(lambda asked: lost) as peer,
+        open_raw(peer.url.removesuffix("/v1"), served([]), form, encoding=PLAIN, retries=0) as backend,
+    ):
+        with pytest.raises(BrokenStream):
+            await step(backend.open_sequence(spec()), GO)
+
+
+def choice(ids: list[int], finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"tokens": ids, "finish_reason": finish}]}
 
 
 async def test_ids_that_are_none_fail_the_step(form: PromptFormat) -> None:

@@ -42,7 +42,8 @@ class Times(msgspec.Struct, frozen=True):
 class Chunk(msgspec.Struct, frozen=True):
     """What an event says. num_cached: tokens of the prompt that were not computed again. is_last: nothing follows.
 
-    num_told: how many ids there must be by now; None where the service does not count. chances: one for each id, where
+    num_told: how many ids there must be by now; None where the service does not count. has_lost_ids: there is text, and
+    nothing is told of its ids. chances: one for each id, where
     they were asked for and the service tells them by id (llama.cpp's tells none of ids that end inside a character).
     """
 
@@ -53,6 +54,7 @@ class Chunk(msgspec.Struct, frozen=True):
     times: Times | None = None
     is_last: bool = False
     num_told: int | None = None
+    has_lost_ids: bool = False
 
 
 class Dialect(Protocol):

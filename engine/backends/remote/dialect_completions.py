@@ -38,6 +38,7 @@ class _Choice(msgspec.Struct):
     logprobs: _Logprobs | None = None
     tokens: list[TokenId] | None = None
     token_ids: list[TokenId] | None = None
+    text: str | None = None
     finish_reason: str | None = None
 
 
@@ -74,6 +75,10 @@ class _Completions:
         ids = (choice.tokens or choice.token_ids or []) if choice else []
         return Chunk(
             ids=ids,
+            has_lost_ids=choice is not None
+            and bool(choice.text)
+            and choice.tokens is None
+            and choice.token_ids is None,
             chances=_chances(choice.logprobs, ids) if choice and choice.logprobs else None,
             end=_end(choice.finish_reason) if choice and choice.finish_reason else None,
             num_cached=details.cached_tokens if details else None,

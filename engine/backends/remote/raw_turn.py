@@ -16,7 +16,7 @@ from engine.backends.chance import Chance
 from engine.backends.frames import Finished, Sample, Sampled
 from engine.backends.remote.dialect import Ask, Chunk, Dialect, End
 from engine.backends.remote.encoding import Encoding
-from engine.backends.remote.errors import BrokenStream
+from engine.backends.remote.errors import BrokenStream, UpstreamError
 from engine.backends.remote.hold import Hold
 from engine.backends.remote.raw_prompt import RawPrompt
 from engine.backends.remote.told import plausible_count, plausible_ms
@@ -130,7 +130,13 @@ class RawTurn:
         chances: list[Chance] = []
         is_over = False
         for event in events:
-            chunk = self._dialect.read(event)
+            try:
+                chunk = self._dialect.read(event)
+                if chunk.has_lost_ids:
+                    raise BrokenStream("text came without its ids")
+            except UpstreamError:
+                self._keep(ids, chances)
+                raise
             if chunk.num_told is not None and chunk.num_told != self._num_came + len(chunk.ids):
                 self._wants_whole = is_over = True
                 break
@@ -145,7 +151,7 @@ class RawTurn:
                 break
         if self._num_looked_at:
             return self._decide(ids)
-        self._sampled(ids, chances if self._top_logprobs is not None and len(chances) == len(ids) else None)
+        self._sampled(ids, chances)
         if is_over and self._end is not None:
             self.finish()
         return is_over
@@ -157,12 +163,19 @@ class RawTurn:
         said = self._prompt.text_of(ids).lstrip()
         if said and (said.startswith(self._hold.opening) or self._hold.opening.startswith(said)):
             self._hold = None
-            self._sampled(ids, None)
+            self._sampled(ids, [])
         else:
             self._end = None
         if self._end is not None:
             self.finish()
         return True
+
+    def _keep(self, ids: list[int], chances: list[Chance]) -> None:
+        """What came at once with an error, and before it: the turn's end may be there. What was only looked at goes."""
+        if self._num_looked_at:
+            self._end = None
+        else:
+            self._sampled(ids, chances)
 
     def _note(self, chunk: Chunk) -> bool:
         """Whether the request is over with this."""
@@ -174,7 +187,8 @@ class RawTurn:
             raise BrokenStream("no ids came")
         return chunk.is_last or (self._end is not None and chunk.num_cached is not None)
 
-    def _sampled(self, ids: list[int], chances: list[Chance] | None) -> None:
+    def _sampled(self, ids: list[int], told: list[Chance]) -> None:
+        chances = told if self._top_logprobs is not None and len(told) == len(ids) else None
         stop = next((index for index, token_id in enumerate(ids) if token_id in self._stop_ids), None)
         if stop is not None:
             ids = ids[: stop + 1]
