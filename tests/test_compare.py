@@ -292,6 +292,7 @@ def test_the_command_measures_and_shows(tmp_path, monkeypatch, capsys) -> None:
     shown = capsys.readouterr().out
     assert "All 3 runs of a script made the same items" in shown
     assert "3 runs in" in shown
+    assert "│ stateless HTTP, kept" in shown  # no name is broken up in a pipe or a file
     assert "published: about 40 % less" in shown
     result = json.loads(shown.splitlines()[-1])
     assert [one["job"]["case"]["design"] for one in result["runs"]] == ["stateless", "chain", "append"]

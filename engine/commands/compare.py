@@ -1,6 +1,7 @@
 """`longloop compare`: measures the designs side by side, shows what each took, and writes it down."""
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,13 +33,14 @@ from engine.compare.tables import Grid
 from engine.compare.work import TOKENS_PER_STEP, Work, read_script
 
 _REAL_ROUNDS: Final = 3
+_FILE_WIDTH: Final = 200  # columns; in eighty the names of the designs cannot be read
 
 
 def compare_command(
     *, quick: bool, rounds: int | None, out: Path, fresh: bool, config: Path | None, model: bool, as_json: bool
 ) -> None:
     """Measure what is not measured yet, then show everything."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
     plan = quick_plan(rounds or 3) if quick else full_plan(rounds or 5)
     folder = out / ("quick" if quick else "full")
     try:
