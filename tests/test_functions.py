@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from engine.errors import RequestError
 from engine.hosted.base import Definition, HostedCall, HostedResult, HostedTool
 from engine.hosted.functions import FunctionHost, HostedFunction, load_modules
+from engine.hosted.mcp_host import McpHost
 from engine.toolcall import InvalidArguments
 from engine.toolfile import ToolFileError
 from engine.toolschema import FunctionTool
@@ -101,6 +102,13 @@ async def test_unknown_label_is_refused() -> None:
     with pytest.raises(RequestError, match=r"label 'other' here \(labels: box\)") as caught:
         await open_tools(FunctionTool(add), server_label="other")
     assert caught.value.param == "server_label"
+
+
+async def test_who_has_functions_alone_says_what_would_allow_a_remote_server() -> None:
+    definition = Definition(0, {"type": "mcp", "server_label": "shop", "server_url": "https://mcp.example/mcp"})
+    with pytest.raises(RequestError, match="its setting mcp_hosts allows them") as caught:
+        await McpHost(FunctionHost({}, 1), None).open(definition, frozenset(), ())
+    assert caught.value.param == "server_url"
 
 
 # --- where they come from ----------------------------------------------------------------------------------------

@@ -19,7 +19,9 @@ class McpHost:
         is_remote = definition.fields.get("server_url") is not None
         host = self._remote if is_remote else self._functions
         if host is None and is_remote:
-            raise RequestError("This server connects to no remote MCP servers.", param="server_url")
+            raise RequestError(
+                "This server connects to no remote MCP servers; its setting mcp_hosts allows them.", param="server_url"
+            )
         if host is None:
             raise RequestError(
                 "Missing required parameter: 'server_url'.", param="server_url", code="missing_required_parameter"
