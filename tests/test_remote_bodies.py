@@ -177,6 +177,7 @@ def test_the_wait_that_a_service_names(headers: dict[str, str], wait_s: float | 
 
 def test_the_wait_is_in_the_message() -> None:
     assert "try again in 11.054s" in refused(429, b"", {"retry-after": "11.054"}, 0).message
+    assert "try again in 1000000s" in refused(429, b"", {"retry-after": "1e6"}, 0).message
 
 
 @pytest.mark.parametrize(

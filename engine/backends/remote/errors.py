@@ -163,8 +163,8 @@ def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
 
 
 def _limit_message(wait_s: float | None) -> str:
-    # Codex reads the wait from these very words.
-    wait = "" if wait_s is None else f" Please try again in {wait_s:g}s."
+    # Codex reads the wait from these very words, in plain digits.
+    wait = "" if wait_s is None else f" Please try again in {wait_s:.15g}s."
     return f"The model's service has reached its rate limit.{wait}"
 
 
