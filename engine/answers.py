@@ -4,9 +4,6 @@ A call is *open* from its `output_item.done` until the loop takes its output. It
 samples. Answers of one append are checked together, then committed together: `check` changes nothing, `commit` cannot
 fail. An identical second answer is a no-op, so that a client which reconnects may resend; a different one is refused.
 A message that came along with answers is taken once, too: in an append of nothing but resent answers it is dropped.
-
-A growing output may come in parts (`status: "in_progress"`, `offset` in characters): a part that was seen is skipped
-up to what is new, a gap is refused with the offset that is due.
 """
 
 from bisect import bisect_left, insort
@@ -20,6 +17,7 @@ import msgspec
 from engine.content import text_of
 from engine.errors import RequestError
 from engine.events import PendingCall
+from engine.growing import Streamable, is_last_from_start, is_part, join, offset_of
 from engine.items import (
     ANSWER_TYPES,
     Answer,
@@ -38,8 +36,6 @@ from engine.items import (
     item_id,
     type_of,
 )
-
-Streamable = FunctionCallOutput | CustomToolCallOutput
 
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
@@ -267,7 +263,7 @@ class Answers:
             self._check_repeat(key, answer, batch)
             return
         check_type(entry.call, answer)
-        if isinstance(answer, Streamable) and _is_part(answer):
+        if isinstance(answer, Streamable) and is_part(answer):
             self._check_part(key, entry, answer, batch)
             return
         # An output without `offset` is whole and takes the place of parts, so a client whose parts were too long can
@@ -290,7 +286,7 @@ class Answers:
         if digest is None:
             raise no_call_found(key, answer)
         # Only whole answers can be told apart by now; a part was sent before the answer was complete: a resend.
-        is_whole = not _is_part(answer) or _is_last_from_start(answer)
+        is_whole = not is_part(answer) or is_last_from_start(answer)
         if is_whole and digest != _digest(answer):
             raise second_answer(key)
         batch.repeated.append(key)
@@ -302,7 +298,7 @@ class Answers:
         if settled := batch.answers.get(key) or entry.answer:
             self._check_part_of_settled(key, settled, answer, batch)
             return
-        text = _join(batch.parts.get(key, entry.text), answer)
+        text = join(batch.parts.get(key, entry.text), answer)
         if len(text) > self._max_output_chars:
             raise RequestError(
                 f"The output is longer than {self._max_output_chars} characters.",
@@ -322,7 +318,7 @@ class Answers:
         whole = settled.output if isinstance(settled, Streamable) else None
         if not (isinstance(whole, str) and isinstance(part.output, str)):
             raise second_answer(key)
-        start = _offset(part)
+        start = offset_of(part)
         is_last = part.status != "in_progress"
         ends_right = not is_last or start + len(part.output) == len(whole)
         if not (ends_right and whole.startswith(part.output, start)):
@@ -350,34 +346,6 @@ def _pending(key: str, call: Call) -> PendingCall:
     kind = type_of(call)
     name = getattr(call, "name", kind.removesuffix("_call"))
     return PendingCall(kind, name, call.id or "", ANSWER_TYPES[kind][0], key)
-
-
-def _is_part(answer: Answer) -> bool:
-    return isinstance(answer, Streamable) and (answer.offset is not msgspec.UNSET or answer.status == "in_progress")
-
-
-def _is_last_from_start(answer: Answer) -> bool:
-    """Whether it is an output's last part, and its first."""
-    return isinstance(answer, Streamable) and answer.status != "in_progress" and not _offset(answer)
-
-
-def _offset(part: Streamable) -> int:
-    return part.offset or 0
-
-
-def _join(text: str, part: Streamable) -> str:
-    """The text with the part put at its offset. Raises RequestError for a gap or for another text than was there."""
-    assert isinstance(part.output, str)
-    start = _offset(part)
-    if not 0 <= start <= len(text):
-        raise RequestError(f"The output so far has {len(text)} characters; the next part starts there.", param="offset")
-    known = text[start:]
-    if part.output.startswith(known):
-        return text + part.output[len(known) :]
-    is_resend = known.startswith(part.output) and part.status == "in_progress"
-    if is_resend:
-        return text
-    raise RequestError("The part differs from what was sent before at the same offset.", param="output")
 
 
 def same_answer(one: Answer, other: Answer) -> bool:

@@ -273,6 +273,7 @@ LAYERS: dict[str, str] = {
         echo
         folded
         frames
+        growing
         history
         hosted/addresses
         hosted/base
