@@ -148,6 +148,7 @@ class RunState:
         self._awaits_pause = False
         self._wants_cancel = False
         self._has_sent_cancel = False
+        self._refusal: RunFailed | None = None  # of an append; the run is cancelled, and its end told as this
 
     @property
     def can_reconnect(self) -> bool:
@@ -194,7 +195,7 @@ class RunState:
         if self._wants_cancel and not self._has_sent_cancel:
             self._has_sent_cancel = True
             return self._encode("response.cancel")
-        if self._awaits_pause:
+        if self._awaits_pause or self._refusal is not None:
             return None
         if self._again:
             again = self._again.popleft()
@@ -264,6 +265,9 @@ class RunState:
                 if not pending:
                     self.phase, self._turn_seen_at = Phase.WAITING, self.last_seen
                     return [EndTurn(self._result(event.response))]
+            case "response.completed" | "response.incomplete" | "response.failed" if self._refusal is not None:
+                self.phase = Phase.ENDED
+                return [Fail(self._refusal)]
             case "response.completed" | "response.incomplete":
                 self.phase = Phase.ENDED
                 return [EndTurn(self._result(event.response))]
@@ -337,8 +341,13 @@ class RunState:
         if sent and sent.items and code == "context_length_exceeded" and not sent.is_shortened:
             self._again.append(_Sent(sent.type, [shortened(item) for item in sent.items], is_shortened=True))
             return []
+        if sent and sent.type == "response.append" and status != 404 and self._refusal is None:
+            # The run is there still, with what it has set aside of a budget.
+            self._refusal = _failure(error, status)
+            self.cancel()
+            return []
         self.phase = Phase.ENDED
-        return [Fail(_failure(error, status))]
+        return [Fail(self._refusal or _failure(error, status))]
 
     # --- results ---
 

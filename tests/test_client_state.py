@@ -201,7 +201,36 @@ def test_output_that_does_not_fit_is_shortened_once():
     assert state.receive(error("context_length_exceeded")) == []
     (frame,) = sent(state)
     assert "5000 characters" in frame["input"][0]["output"]
-    (effect,) = state.receive(error("context_length_exceeded"))
+    assert state.receive(error("context_length_exceeded")) == []
+    assert [frame["type"] for frame in sent(state)] == ["response.cancel"]
+
+
+def ended(kind: str) -> dict[str, Any]:
+    return event(kind, 1, response={"id": "resp_1", "status": kind, "error": {"message": "x"}, "output": []})
+
+
+@pytest.mark.parametrize(
+    "last",
+    [ended("incomplete"), ended("completed"), ended("failed"), error("response_not_found", 400), error("gone", 500)],
+)
+def test_a_run_whose_outputs_are_refused_is_cancelled_and_its_end_told_as_that(last: dict[str, Any]):
+    state = running()
+    state.outbox.finish("c0", FUNCTION, "x")
+    sent(state)
+    assert state.receive(error("invalid_prompt")) == []
+    state.outbox.finish("c1", FUNCTION, "y")
+    assert [frame["type"] for frame in sent(state)] == ["response.cancel"]
+    effect = state.receive(last)[-1]
+    assert isinstance(effect, Fail)
+    assert (effect.error.code, state.phase) == ("invalid_prompt", Phase.ENDED)
+    assert sent(state) == []
+
+
+def test_a_run_that_is_gone_when_it_is_answered_has_failed():
+    state = running()
+    state.outbox.finish("c0", FUNCTION, "x")
+    sent(state)
+    (effect,) = state.receive(error("response_not_found", 404))
     assert isinstance(effect, Fail)
 
 
