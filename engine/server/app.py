@@ -129,12 +129,11 @@ async def serve(
     open_lookout: AbstractAsyncContextManager[Lookout | None] | None = None,
     open_hosts: AbstractAsyncContextManager[Mapping[str, Host]] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT, or SIGHUP where that means nothing else.
 
     on_listening: is told the port, once connections are taken. on_ready: is called when runs are sampled without
-    waiting for a model to load, or with what has kept one from loading. on_hangup: is called on SIGHUP, once at a time;
-    without it that signal keeps its meaning, which is to end the process. open_lookout: what looks at inputs and
-    outputs. open_hosts: the hosted tools.
+    waiting for a model to load, or with what has kept one from loading. on_hangup: is called on SIGHUP, once at a time.
+    open_lookout: what looks at inputs and outputs. open_hosts: the hosted tools.
     Raises ValueError for a host that is not loopback without `allow_remote`, OSError when the port is taken,
     KeyFileError, StoreUnusable, LedgerUnusable.
     """
@@ -151,7 +150,7 @@ async def serve(
         listeners = await trio.open_tcp_listeners(settings.port, host=settings.host)
         async with trio.open_nursery() as connections:
             listening = await connections.start(_listen, listeners, app, connections)
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            with trio.open_signal_receiver(*_ends(on_hangup)) as signals:
                 async with trio.open_nursery() as loading:
                     if on_hangup is not None:
                         await loading.start(_obey_hangups, backend, on_hangup)
@@ -211,6 +210,11 @@ async def _listen(
         )
         task_status.started(scope)
         await serve_all()
+
+
+def _ends(on_hangup: object) -> list[signal.Signals]:
+    """The signals that stop the server. A terminal that goes away sends SIGHUP."""
+    return [signal.SIGTERM, signal.SIGINT] + ([signal.SIGHUP] if on_hangup is None else [])
 
 
 async def _wait_for(signals: AsyncIterator[int]) -> None:
