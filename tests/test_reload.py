@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.test_commands import ROOT
 
 MODELS = """
@@ -86,11 +88,26 @@ def test_server_of_one_backend_has_nothing_to_read_again(tmp_path: Path) -> None
         assert server.models() == ["script:demo"]
 
 
-def test_server_without_a_file_stops_in_order_when_its_terminal_goes_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["a terminal", "nohup"])
+def test_server_without_a_file_stops_in_order_when_its_terminal_goes_away(
+    tmp_path: Path, disposition: signal.Handlers
+) -> None:
+    """Unless it was started by nohup: what a process ignores, its children do."""
     command = [sys.executable, "-m", "engine", "serve", "--backend", "script:demo", "--port", "0"]
     command += ["--set", f"data_dir={tmp_path}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:  # type: ignore[call-overload]
-        Server(process)
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(20) == 0
+    before = signal.signal(signal.SIGHUP, disposition)
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        server = Server(process)
+        try:
+            process.send_signal(signal.SIGHUP)
+            if disposition is signal.SIG_IGN:
+                assert server.models() == ["script:demo"]
+                process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

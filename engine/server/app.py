@@ -213,8 +213,9 @@ async def _listen(
 
 
 def _ends(on_hangup: object) -> list[signal.Signals]:
-    """The signals that stop the server. A terminal that goes away sends SIGHUP."""
-    return [signal.SIGTERM, signal.SIGINT] + ([signal.SIGHUP] if on_hangup is None else [])
+    """The signals that stop the server. A terminal that goes away sends SIGHUP, which `nohup` has us ignore."""
+    heeds_hangups = on_hangup is None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT] + ([signal.SIGHUP] if heeds_hangups else [])
 
 
 async def _wait_for(signals: AsyncIterator[int]) -> None:
