@@ -24,9 +24,9 @@ DEMOS = [
 
 
 @contextmanager
-def served(*options: str) -> Iterator[str]:
-    """A server with these options; it prints its URL when it listens."""
-    command = [*LONGLOOP, "serve", "--port", "0", *options]
+def served(folder: Path, *options: str) -> Iterator[str]:
+    """A server with these options, its data in a folder of its own; it prints its URL when it listens."""
+    command = [*LONGLOOP, "serve", "--port", "0", "--set", f"data_dir={folder}", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None
@@ -36,9 +36,9 @@ def served(*options: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with the scripted model."""
-    with served("--backend", "script:demos/two_tools.yaml") as url:
+    with served(tmp_path_factory.mktemp("data"), "--backend", "script:demos/two_tools.yaml") as url:
         yield url
 
 
@@ -111,8 +111,8 @@ def test_many_runs_without_token_events_says_what_is_not_checked(url):
     assert "no token events came" in done.stdout
 
 
-def test_research_agent_uses_both_hosted_tools_and_its_own():
-    index = finish([*LONGLOOP, "index", "demos/research"])
+def test_research_agent_uses_both_hosted_tools_and_its_own(tmp_path):
+    index = finish([*LONGLOOP, "index", "demos/research", "--set", f"data_dir={tmp_path}"])
     assert index.returncode == 0, index.stderr
     provider = [sys.executable, "demos/search_provider.py"]
     with subprocess.Popen(provider, cwd=ROOT, stdout=subprocess.PIPE, text=True) as searx:
@@ -120,7 +120,7 @@ def test_research_agent_uses_both_hosted_tools_and_its_own():
             assert searx.stdout is not None
             web = f"web_search_url={searx.stdout.readline().strip()}"
             options = ("--backend", "script:demos/research.yaml", "--set", "file_search=true", "--set", web)
-            with served(*options) as url:
+            with served(tmp_path, *options) as url:
                 done = finish([sys.executable, "demos/research_agent.py", "--url", url])
         finally:
             searx.terminate()
@@ -131,8 +131,8 @@ def test_research_agent_uses_both_hosted_tools_and_its_own():
 
 
 @pytest.mark.sandbox
-def test_coding_agent_repairs_the_function():
-    with served("--backend", "script:demos/coding.yaml", "--set", "code_interpreter=true") as url:
+def test_coding_agent_repairs_the_function(tmp_path):
+    with served(tmp_path, "--backend", "script:demos/coding.yaml", "--set", "code_interpreter=true") as url:
         done = finish([sys.executable, "demos/coding_agent.py", "--url", url])
     assert done.returncode == 0, done.stderr + done.stdout
     assert "in the sandbox, completed: (2, 2.5)" in done.stdout
