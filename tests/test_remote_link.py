@@ -388,7 +388,6 @@ async def test_a_redirection_is_not_followed() -> None:
 
 async def test_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
     caplog.set_level(logging.DEBUG)
-    autojump_clock.autojump_threshold = 0.1  # a refusal's reasons come over a real socket; without, they come too late
     async with open_peer(answering) as peer:
         line = Link(LinkConfig(base_url=peer.url, key=KEY, retries=1)).new_line()
         peer.replies = [refusal(500), refusal(500), refusal(401, f"{'x' * 290} {KEY}")]

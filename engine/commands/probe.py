@@ -1,7 +1,8 @@
 """`longloop models --probe`: what a service really does of what this project takes it to do."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import trio
@@ -23,7 +24,6 @@ def probe_command(settings: Settings) -> int:
     """
     if settings.backend not in SERVICES:
         raise UsageError(f"--probe takes one of {', '.join(SERVICES)}, not '{settings.backend}'.")
-    logging.getLogger("engine.backends.remote").setLevel(logging.ERROR)  # what it met is told here
     points: list[Point] = []
 
     def report(point: Point) -> None:
@@ -31,12 +31,25 @@ def probe_command(settings: Settings) -> int:
         print(f"{'yes' if point.is_met else 'NO':>3}  {point.name}{': ' if point.told else ''}{point.told}", flush=True)
 
     try:
-        trio.run(_probe, settings, report)
+        with _quiet():  # what it met is told here
+            trio.run(_probe, settings, report)
     except NotUsable as error:
         raise UsageError(error.message) from error
     missed = sum(not point.is_met for point in points)
     print(f"{len(points) - missed} of {len(points)} points are as the project takes them to be.")
     return 1 if missed else 0
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log nothing below an error of what services do."""
+    log = logging.getLogger("engine.backends.remote")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 async def _probe(settings: Settings, report: Callable[[Point], None]) -> None:
