@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import NotFound
+from engine.schema import NewerSchema, make_schema
 from engine.store import Conversation, Order, Page, Stored, StoredItem, StoreUnusable
 
 FILE_NAME: Final = "store.sqlite3"
@@ -73,15 +74,10 @@ def _prepare(db: sqlite3.Connection, file: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")  # a commit is on disk, also when the machine loses its power
     db.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-    db.execute("BEGIN EXCLUSIVE")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _VERSION:
-        raise StoreUnusable(f"The store {file} is of a newer longloop (version {version}, this one knows {_VERSION}).")
-    if version == 0:
-        for statement in _SCHEMA.split(";"):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    db.execute("COMMIT")
+    try:
+        make_schema(db, _VERSION, _SCHEMA, begin="BEGIN EXCLUSIVE")
+    except NewerSchema as error:
+        raise StoreUnusable(f"The store {file} {error}") from error
 
 
 class Database:

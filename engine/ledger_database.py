@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from engine.ledger import Ended, LedgerUnusable, Record, Segment, Started
+from engine.schema import NewerSchema, make_schema
 
 FILE_NAME: Final = "ledger.sqlite3"
 _VERSION: Final = 1
 _LOCK_TIMEOUT_S: Final = 5
 
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE runs (
     response_id TEXT PRIMARY KEY, principal TEXT NOT NULL, model TEXT NOT NULL, started_at INTEGER NOT NULL,
     reserved INTEGER NOT NULL, ended_at INTEGER, status TEXT NOT NULL
@@ -70,22 +71,10 @@ def _prepare(db: sqlite3.Connection, file: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA cache_size = -256")  # KiB; rows are put and not looked for, so more would only be memory
     db.execute("PRAGMA synchronous = FULL")  # a commit is on disk, also when the machine loses its power
-    db.execute("BEGIN IMMEDIATE")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _VERSION:
-        raise LedgerUnusable(
-            f"The ledger {file} is of a newer longloop (version {version}, this one knows {_VERSION})."
-        )
-    if version == 0:
-        make_tables(db)
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    db.execute("COMMIT")
-
-
-def make_tables(db: sqlite3.Connection) -> None:
-    """Make the tables of an empty ledger."""
-    for statement in _SCHEMA.split(";"):
-        db.execute(statement)
+    try:
+        make_schema(db, _VERSION, SCHEMA, begin="BEGIN IMMEDIATE")
+    except NewerSchema as error:
+        raise LedgerUnusable(f"The ledger {file} {error}") from error
 
 
 class LedgerDatabase:

@@ -11,8 +11,9 @@ from urllib.parse import quote
 import msgspec
 
 from engine.ledger import LedgerUnusable, Record
-from engine.ledger_database import COLUMNS, FILE_NAME, LedgerDatabase, expect_usable, make_tables
+from engine.ledger_database import COLUMNS, FILE_NAME, SCHEMA, LedgerDatabase, expect_usable
 from engine.ledger_journal import journal_files, read_journal
+from engine.schema import make_tables
 
 Column = Literal["day", "model", "principal"]
 
@@ -52,7 +53,7 @@ def open_ledger_reader(folder: Path) -> Iterator["LedgerReader"]:
     with expect_usable(file):
         pending, _ = read_journal(journal_files(folder))  # first: what leaves the journal meanwhile is in the database
         with closing(sqlite3.connect(":memory:", isolation_level=None, uri=True)) as db:
-            make_tables(db)
+            make_tables(db, SCHEMA)
             db.execute("ATTACH ? AS disk", (f"file:{quote(str(file))}?mode=ro",))
             db.execute("BEGIN")  # one state of it, however long somebody reads
             _add(db, pending)

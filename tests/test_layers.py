@@ -348,6 +348,7 @@ LAYERS: dict[str, str] = {
         safety/config
         safety/expression
         safety/verdict
+        schema
         sealing
         settings
         status

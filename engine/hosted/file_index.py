@@ -18,6 +18,7 @@ from engine.errors import EngineError
 from engine.hosted.file_filters import Attributes
 from engine.hosted.page_text import text_of_page
 from engine.hosted.passages import match_expression, passages
+from engine.schema import NewerSchema, make_schema
 
 FILE_NAME: Final = "files.sqlite3"
 MAX_FILE_BYTES: Final = 20 << 20
@@ -239,15 +240,10 @@ def _prepare(db: sqlite3.Connection, file: Path) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return
-    db.execute("BEGIN EXCLUSIVE")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _VERSION:
-        raise IndexUnusable(f"The index {file} is of a newer longloop (version {version}, this one knows {_VERSION}).")
-    if version == 0:
-        for statement in _SCHEMA.split(";"):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-    db.execute("COMMIT")
+    try:
+        make_schema(db, _VERSION, _SCHEMA, begin="BEGIN EXCLUSIVE")
+    except NewerSchema as error:
+        raise IndexUnusable(f"The index {file} {error}") from error
 
 
 def _files(folder: Path) -> Iterator[Path]:
