@@ -13,7 +13,7 @@ from engine.backends.base import ModelInfo, Route, RunSpec, model_not_found
 from engine.backends.rate_limit import RateLimit
 from engine.backends.remote.chat_request import ChatDialect
 from engine.backends.remote.chat_sequence import ChatSequence
-from engine.backends.remote.lines import Lines
+from engine.backends.remote.lines import Lines, open_lines
 from engine.backends.remote.link import Line, Link
 
 
@@ -23,6 +23,7 @@ class ChatBackend:
     def __init__(
         self,
         nursery: trio.Nursery,
+        lines: Lines,
         link: Link,
         dialect: ChatDialect,
         models: Sequence[ModelInfo],
@@ -33,7 +34,7 @@ class ChatBackend:
         self._dialect = dialect
         self._models = {model.id: model for model in models}
         self._window_of = {models[0].id: window}
-        self._lines = Lines(nursery, link, dialect.warm_path)
+        self._lines = lines
 
     # --- for the server (see base.Backend)
 
@@ -72,22 +73,11 @@ class ChatBackend:
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         self._nursery.start_soon(work)
 
-    async def aclose(self) -> None:
-        """Close every connection, when no task uses one any more."""
-        await self._lines.aclose()
-
 
 @asynccontextmanager
 async def open_chat_backend(
     link: Link, dialect: ChatDialect, models: Sequence[ModelInfo], window: int | None = None
 ) -> AsyncIterator[ChatBackend]:
     """The backend. models: of the service, at least one; the first is the default, and window is its context's."""
-    backend: ChatBackend | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            backend = ChatBackend(nursery, link, dialect, models, window)
-            yield backend
-            nursery.cancel_scope.cancel()
-    finally:
-        if backend is not None:
-            await backend.aclose()
+    async with open_lines(link, dialect.warm_path) as (lines, nursery):
+        yield ChatBackend(nursery, lines, link, dialect, models, window)

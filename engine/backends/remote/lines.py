@@ -4,6 +4,8 @@ Where the service has a page for that, a connection is made ahead of the run tha
 waits for no handshake.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -53,3 +55,17 @@ class Lines:
             line = self._new()
             self._spare.append(line)
             self._nursery.start_soon(line.warm, self._warm_path)
+
+
+@asynccontextmanager
+async def open_lines(link: Link, warm_path: str | None) -> AsyncIterator[tuple[Lines, trio.Nursery]]:
+    """Connections, and a nursery for what uses them: its tasks are cancelled with the block, then the former closed."""
+    lines: Lines | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            lines = Lines(nursery, link, warm_path)
+            yield lines, nursery
+            nursery.cancel_scope.cancel()
+    finally:
+        if lines is not None:
+            await lines.aclose()

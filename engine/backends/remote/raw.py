@@ -16,7 +16,7 @@ from engine.backends.prompt import PromptFormat
 from engine.backends.rate_limit import RateLimit
 from engine.backends.remote.dialect import Dialect
 from engine.backends.remote.errors import UpstreamError
-from engine.backends.remote.lines import Lines
+from engine.backends.remote.lines import Lines, open_lines
 from engine.backends.remote.link import Line, Link
 from engine.backends.remote.raw_prompt import RawPrompt
 from engine.backends.remote.raw_turn import RawTurn
@@ -38,14 +38,14 @@ class RawBackend:
     """A Backend (see base) over a service that takes token ids. Made by `open_raw_backend`."""
 
     def __init__(
-        self, nursery: trio.Nursery, link: Link, dialect: Dialect, model: RawModel, form: PromptFormat
+        self, nursery: trio.Nursery, lines: Lines, link: Link, dialect: Dialect, model: RawModel, form: PromptFormat
     ) -> None:
         self._nursery = nursery
         self._link = link
         self._dialect = dialect
         self._model = model
         self._form = form
-        self._lines = Lines(nursery, link, dialect.warm_path)
+        self._lines = lines
         self._line_of: dict[int, Line] = {}  # by the sequence's number
         self._jobs: dict[int, trio.CancelScope] = {}
         self._num_sequences = 0
@@ -140,22 +140,11 @@ class RawBackend:
         if self._jobs.pop(job, None):
             sequence.on_failed(error)
 
-    async def aclose(self) -> None:
-        """Close every connection, when no task uses one any more."""
-        await self._lines.aclose()
-
 
 @asynccontextmanager
 async def open_raw_backend(
     link: Link, dialect: Dialect, model: RawModel, form: PromptFormat
 ) -> AsyncIterator[RawBackend]:
     """The backend. form: of the model's own tokenizer and template, its context window what the service gives."""
-    backend: RawBackend | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            backend = RawBackend(nursery, link, dialect, model, form)
-            yield backend
-            nursery.cancel_scope.cancel()
-    finally:
-        if backend is not None:
-            await backend.aclose()
+    async with open_lines(link, dialect.warm_path) as (lines, nursery):
+        yield RawBackend(nursery, lines, link, dialect, model, form)
