@@ -107,10 +107,12 @@ class Fetcher:
         return Page(str(answer.url), content_type, answer.charset_encoding, bytes(body))
 
 
-def open_fetcher(settings: Settings) -> Fetcher:
-    """The fetcher that the settings ask for."""
+def open_fetcher(settings: Settings, rules: AddressRules | None = None) -> Fetcher:
+    """The fetcher that the settings ask for. rules: others than theirs."""
     limits = FetchLimits(settings.fetch_timeout_s, settings.max_fetch_bytes, settings.max_fetch_redirects)
-    return Fetcher(address_rules(settings.fetch_hosts, settings.fetch_networks), limits)
+    if rules is None:
+        rules = address_rules(settings.fetch_hosts, settings.fetch_networks)
+    return Fetcher(rules, limits)
 
 
 def _unpacking(answer: httpx2.Response) -> Callable[[bytes], Iterator[bytes]]:

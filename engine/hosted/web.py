@@ -8,8 +8,8 @@ from urllib.parse import quote
 import httpx2
 import trio
 
-from engine.hosted.addresses import AddressRules, address_rules
-from engine.hosted.fetch import Fetcher, FetchError, FetchLimits, Page
+from engine.hosted.addresses import address_rules
+from engine.hosted.fetch import Fetcher, FetchError, Page, open_fetcher
 from engine.hosted.page_text import PageText, text_of_page
 from engine.hosted.web_results import WebResult, results_of
 from engine.settings import Settings
@@ -40,8 +40,7 @@ class Web:
         found = results_of(page)
         if found is not None:
             return found
-        read = partial(text_of_page, page.body, page.content_type, page.charset, page.url)
-        text = await trio.to_thread.run_sync(read, limiter=self._readers)
+        text = await self._text_of(page)
         if text is None:
             raise FetchError("The search provider's answer has no text.")
         return text.text
@@ -60,8 +59,7 @@ class Web:
         if kept is not None and now - kept[0] < _KEEP_S:
             return kept[1:]
         page = await self._fetcher.fetch(url)
-        read = partial(text_of_page, page.body, page.content_type, page.charset, page.url)
-        text = await trio.to_thread.run_sync(read, limiter=self._readers)
+        text = await self._text_of(page)
         if text is None:
             raise FetchError(f"{url[:200]} is no text but {page.content_type or 'something else'}.")
         text = PageText(text.title, text.text[:_MAX_TEXT_CHARS])
@@ -71,14 +69,13 @@ class Web:
         self._pages[url] = (now, page.url, text)
         return page.url, text
 
+    async def _text_of(self, page: Page) -> PageText | None:
+        read = partial(text_of_page, page.body, page.content_type, page.charset, page.url)
+        return await trio.to_thread.run_sync(read, limiter=self._readers)
+
 
 def open_web(settings: Settings) -> Web:
     """The web as the settings let models see it. The provider may be anywhere: the operator names it."""
-    limits = FetchLimits(settings.fetch_timeout_s, settings.max_fetch_bytes, settings.max_fetch_redirects)
     host = httpx2.URL(settings.web_search_url.replace("{query}", "q")).host
-    provider = Fetcher(address_rules([host], _ANYWHERE), limits)
-    return Web(settings.web_search_url, provider, Fetcher(_page_rules(settings), limits))
-
-
-def _page_rules(settings: Settings) -> AddressRules:
-    return address_rules(settings.fetch_hosts, settings.fetch_networks)
+    provider = open_fetcher(settings, address_rules([host], _ANYWHERE))
+    return Web(settings.web_search_url, provider, open_fetcher(settings))
