@@ -1,6 +1,6 @@
 """What the figures say, in sentences; those that speak against the prototype among them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.compare.designs import DESIGNS
@@ -51,12 +51,16 @@ def ttft_claim(summary: Summary, point: Point) -> str:
 def parts_claim(summary: Summary) -> str:
     """The title of the stacked plot: what the server takes beside network, tools and sampling."""
 
-    def own(design: str) -> float:
-        return summary.middle(Case(CENTRE, design), lambda one: sum(one.phases_ms.values()) - _sampling(one)).median
+    own = _at_centre(summary, lambda one: sum(one.phases_ms.values()) - _sampling(one))
 
     known = [design for design in ("stateless", "chain", "append") if design in summary.designs(CENTRE)]
     shares = ", ".join(f"{own(design):.0f} ms in {DESIGNS[design].label}" for design in known)
     return f"At {written(CENTRE)}, what the server does around the model takes\n{shares}"
+
+
+def _at_centre(summary: Summary, value: Callable[[Measurement], float]) -> Callable[[str], float]:
+    """The median of a value at the centre, by the design's name."""
+    return lambda design: summary.middle(Case(CENTRE, design), value).median
 
 
 def _sampling(one: Measurement) -> float:
@@ -65,10 +69,7 @@ def _sampling(one: Measurement) -> float:
 
 def bytes_claim(summary: Summary) -> str:
     """The title of the plot of bytes."""
-
-    def sent(design: str) -> float:
-        return summary.middle(Case(CENTRE, design), lambda one: one.bytes_up).median
-
+    sent = _at_centre(summary, lambda one: one.bytes_up)
     return (
         f"In a run of {CENTRE.num_calls} calls append sends {sent('stateless') / sent('append'):.0f} times fewer bytes "
         f"than stateless HTTP,\nand {sent('chain') / sent('append'):.0f} times fewer than the chain, which repeats "
@@ -78,10 +79,7 @@ def bytes_claim(summary: Summary) -> str:
 
 def cpu_claim(summary: Summary) -> str:
     """The title of the plot of server CPU."""
-
-    def cpu(design: str) -> float:
-        return summary.middle(Case(CENTRE, design), lambda one: one.cpu_ms).median
-
+    cpu = _at_centre(summary, lambda one: one.cpu_ms)
     return (
         f"A run of {CENTRE.num_calls} calls costs the server {cpu('append'):.0f} ms of CPU by append, "
         f"{cpu('chain'):.0f} ms by the chain, {cpu('stateless'):.0f} ms stateless"
