@@ -168,11 +168,6 @@ class Cutter:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the stream could end here without cutting a frame in two."""
-        return not self._buffer
-
     def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
         """Bodies that are whole now. Use it up: what is not taken from the iterator waits for the next call."""
         self._buffer += data

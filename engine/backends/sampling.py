@@ -29,10 +29,6 @@ class Sampler(msgspec.Struct, frozen=True):
     frequency_penalty: float = 0.0
     seed: int = 0
 
-    @property
-    def has_penalties(self) -> bool:
-        return self.presence_penalty != 0 or self.frequency_penalty != 0
-
     def draw(self, row: Row, position: int) -> int:
         """The id for `position` of the context. row: [vocab] logits, -inf where an id may not come.
 
