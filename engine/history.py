@@ -63,6 +63,8 @@ class Lineage:
 class Rounds:
     """The rounds of one run, if they are kept at all. `newest` is None when they are not."""
 
+    __slots__ = ("_num_made", "newest")
+
     def __init__(self, before: Round | None, given: list[Item], *, is_kept: bool) -> None:
         self.newest = Round(before, given) if is_kept else None
         self._num_made = 0

@@ -33,14 +33,16 @@ _DENIED: Final = "The user did not approve this call, so it was not made."
 class HostedCalls:
     """See the module. `tools`: all of the run's; limit: hosted calls of the whole run."""
 
+    __slots__ = ("_answers", "_limit", "_offered", "_refused", "_to_run", "_tools", "_writer")  # one for every run
+
     def __init__(self, tools: list[Tool], writer: HostedWriter, answers: Answers, limit: int) -> None:
         self._writer = writer
         self._answers = answers
+        self._offered = tools
         self._tools = {(tool.namespace, tool.name): tool for tool in tools if tool.hosted}
-        self._clients = frozenset(_label(tool) for tool in tools if not tool.hosted)
         self._limit = limit
         self._to_run: list[HostedCall] = []
-        self._refused: set[str] = set()  # of this step
+        self._refused: list[str] = []  # of this step
 
     def tool_of(self, start: CallStart) -> Tool | None:
         """The hosted tool that the model calls; None for a client's."""
@@ -54,7 +56,8 @@ class HostedCalls:
         """The step's choice without hosted tools, once there may be no more calls of them."""
         if progress.num_hosted_calls < self._limit or not self._tools:
             return choice
-        allowed = self._clients if choice.allowed is None else self._clients & choice.allowed
+        clients = frozenset(_label(tool) for tool in self._offered if not tool.hosted)
+        allowed = clients if choice.allowed is None else clients & choice.allowed
         return ToolChoice(choice.mode, allowed) if allowed else ToolChoice("none")
 
     # --- a call's way ---
@@ -100,9 +103,11 @@ class HostedCalls:
 
     def gives_up(self, progress: Progress) -> bool:
         """Asked once at a step's end: whether the model goes on calling what it may not, and does nothing else."""
-        refused, self._refused = self._refused, set()
-        was_told, progress.is_told_of_limit = progress.is_told_of_limit, progress.is_told_of_limit or bool(refused)
-        return was_told and bool(refused) and refused == self._answers.open.keys()
+        if not self._refused:
+            return False
+        refused, self._refused = set(self._refused), []
+        was_told, progress.is_told_of_limit = progress.is_told_of_limit, True
+        return was_told and refused == self._answers.open.keys()
 
     # --- inside ---
 
@@ -114,7 +119,7 @@ class HostedCalls:
         if progress.num_hosted_calls <= self._limit:
             self._to_run.append(call)
             return
-        self._refused.add(call.call_id)
+        self._refused.append(call.call_id)
         self.finish(call, failed(f"Not run: a response may make {self._limit} calls of hosted tools. Go on without."))
 
 

@@ -32,6 +32,8 @@ class _UnderWay:
 class HostedWriter:
     """The hosted items of one run. `finished` is shared with the writer of the other ones."""
 
+    __slots__ = ("_finished", "_growing", "_log", "_mint_id", "_on_item", "_under_way")  # one for every run
+
     def __init__(
         self, finished: list[Made], log: EventLog, mint_id: Callable[[str], str], on_item: Callable[[Item], None]
     ) -> None:

@@ -65,6 +65,7 @@ async def _run_steps(live: Live, prepared: Timing | None, settings: Settings) ->
             given += compacted
         await _sample(live, given, settings)
         await live.wait_durable()
+        given = None  # or the wait for the client would keep it
         given = await _next_step(live, settings)
 
 

@@ -71,12 +71,13 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     tokens_evicted: int = 0
 
     def __add__(self, other: "Timing") -> "Timing":
-        return Timing(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+        # Most are 0, and a sum that changes nothing would be another float for every paused run to keep.
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return Timing(*(mine + theirs if theirs else mine for mine, theirs in pairs))
 
 
 def rounded(timing: Timing) -> Timing:
     """The same with times to the microsecond, which keeps frames short."""
-    changes = {
-        name: round(value, 3) for name, value in msgspec.structs.asdict(timing).items() if isinstance(value, float)
-    }
+    fields = msgspec.structs.asdict(timing).items()
+    changes = {name: round(value, 3) for name, value in fields if value and isinstance(value, float)}
     return msgspec.structs.replace(timing, **changes)

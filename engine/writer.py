@@ -44,6 +44,8 @@ class _Streaming:
 class ItemWriter:
     """The items of one run; `on_item` is told of each that is finished."""
 
+    __slots__ = ("_call", "_call_text", "_log", "_mint_id", "_on_item", "_streaming", "_style", "finished", "hosted")
+
     def __init__(
         self, log: EventLog, mint_id: MintId, on_item: Callable[[Item], None], style: ItemStyle = _PLAIN
     ) -> None:

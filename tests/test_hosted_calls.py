@@ -158,7 +158,7 @@ def test_limit_refuses_what_is_beyond_it_and_then_ends_the_run() -> None:
 def test_model_with_nothing_else_to_call_is_offered_nothing() -> None:
     run = HostedRun(max_tool_calls=1)
     hosted = run.response.hosted
-    hosted._clients = frozenset()
+    hosted._offered = [tool for tool in hosted._offered if tool.hosted]
     run.feed(find())
     assert run.response.step_spec().tool_choice == ToolChoice("none")
 
