@@ -32,10 +32,10 @@ async def open_hosting(
     toolbox: Toolbox | None, request: RunRequest, before: Before | None
 ) -> tuple[RunRequest, Hosting]:
     """The request with what its hosted tools offer, and without their definitions. Raises RequestError."""
+    if not request.hosted:
+        return request, NO_HOSTING if toolbox is None else await _as_before(toolbox, request, before)
     if toolbox is None:
         return msgspec.structs.replace(request, hosted=[]), NO_HOSTING
-    if not request.hosted:
-        return request, await _as_before(toolbox, request, before)
     opened = await toolbox.open(request.hosted, request.include, _known(request, before))
     tools = [*request.tools, *(tool for one in opened for tool in one.tools)]
     refuse_duplicates(tools)

@@ -99,10 +99,10 @@ async def _next_step(live: Live, settings: Settings) -> Timing | None:
     if not live.response.is_open:
         return None
     wait_ms = now_ms() - paused_at
-    hosted_ms = 0.0 if live.hosted is None else await live.hosted.wait_settled()
+    hosted = None if live.hosted is None else Timing(hosted_tools_ms=await live.hosted.wait_settled())
     try:
-        given = _given(live, await _extend(live), wait_ms)
-        return msgspec.structs.replace(given, hosted_tools_ms=hosted_ms)
+        prepared = await _extend(live)
+        return _given(live, prepared if hosted is None else prepared + hosted, wait_ms)
     except RequestError as error:
         # Only an early append can meet this: what fitted when it was taken no longer does after the step.
         if error.code != "context_length_exceeded":
