@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import NotFound
-from engine.schema import NewerSchema, make_schema
+from engine.schema import NewerSchema, make_schema, try_to_write
 from engine.store import Conversation, Order, Page, Stored, StoredItem, StoreUnusable
 
 FILE_NAME: Final = "store.sqlite3"
@@ -98,6 +98,10 @@ class Database:
         """Undo all since `begin`; SQLite may have done so already. Never raises."""
         with suppress(sqlite3.Error):
             self._db.execute("ROLLBACK")
+
+    def try_to_write(self, num_bytes: int) -> None:
+        """Write this much and take it away again; not inside a transaction."""
+        try_to_write(self._db, num_bytes)
 
     def close(self) -> None:
         """Write the log back into the file and close it."""

@@ -124,10 +124,13 @@ def encode_line(record: Record) -> bytes:
 
 
 def decode_lines(data: bytes) -> tuple[list[Record], int]:
-    """The records of all whole lines, and how many of the others there are, a cut one at the end included."""
+    """The records of all whole lines, and how many of the others there are, a cut one at the end included.
+
+    Empty ones are none: they end lines of which nothing was written.
+    """
     lines = data.split(b"\n")
     rest = lines.pop()  # empty, or cut
-    records = [_decode_line(line) for line in lines]
+    records = [_decode_line(line) for line in lines if line]
     whole = [record for record in records if record is not None]
     return whole, len(records) - len(whole) + bool(rest)
 
@@ -161,6 +164,10 @@ class Ledger(Protocol):
 
     What cannot be written is in the log, whole. Times are seconds since the epoch.
     """
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be recorded now; None as far as all is well. Goes away when that works again."""
 
     def check(self, principal: str, now: float) -> None:
         """Raises QuotaExceeded when nothing is left for another run of this principal."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from engine.ledger import Ended, LedgerUnusable, Record, Segment, Started
-from engine.schema import NewerSchema, make_schema
+from engine.schema import NewerSchema, make_schema, try_to_write
 
 FILE_NAME: Final = "ledger.sqlite3"
 _VERSION: Final = 1
@@ -95,6 +95,10 @@ class LedgerDatabase:
         """Undo all since `begin`; SQLite may have done so already. Never raises."""
         with suppress(sqlite3.Error):
             self._db.execute("ROLLBACK")
+
+    def try_to_write(self, num_bytes: int) -> None:
+        """Write this much and take it away again; not inside a transaction."""
+        try_to_write(self._db, num_bytes)
 
     def close(self) -> None:
         """Write the log back into the file and close it."""

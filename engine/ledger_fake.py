@@ -17,6 +17,7 @@ class MemoryLedger:
         self.records: list[Record] = []
         self.durable = trio.Event()
         self.durable.set()
+        self.failure: str | None = None
         self._budget = Budget(limits or Limits(0, 0), used or {}, 0.0)
 
     @property

@@ -93,8 +93,13 @@ class LedgerJournal:
         self._max_bytes = max_bytes
         self._number = 0
         self._num_bytes = 0
-        self._is_torn = False
+        self._is_torn = False  # the last line was not written, or not all of it
         self._descriptor = self._open(0)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether what was to be written last could not be."""
+        return self._is_torn
 
     @property
     def file(self) -> Path:
@@ -109,13 +114,20 @@ class LedgerJournal:
 
     def append(self, line: bytes) -> None:
         """Write a line. Raises OSError when not all of it was written."""
+        self._write(b"\n" + line if self._is_torn else line)
+
+    def mend(self) -> None:
+        """End the line that is torn, when there is one. Raises OSError when that cannot be written."""
         if self._is_torn:
-            line = b"\n" + line
-        num_written = os.write(self._descriptor, line)
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        self._is_torn = True
+        num_written = os.write(self._descriptor, data)
         self._num_bytes += num_written
-        self._is_torn = num_written < len(line)
-        if self._is_torn:
-            raise OSError(f"only {num_written} of {len(line)} bytes were written")
+        if num_written < len(data):
+            raise OSError(f"only {num_written} of {len(data)} bytes were written")
+        self._is_torn = False
 
     def rotate(self) -> Path | None:
         """Begin another file when this one is full, and say which was. Raises OSError; this one goes on then."""

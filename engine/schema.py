@@ -1,4 +1,4 @@
-"""The tables of an SQLite file: made when it is new, known by their version afterwards."""
+"""The tables of an SQLite file: made when it is new, known by their version afterwards; and whether it takes more."""
 
 from typing import Any, Protocol
 
@@ -32,3 +32,10 @@ def make_tables(db: Executes, schema: str) -> None:
     """Make the tables of an empty file."""
     for statement in schema.split(";"):
         db.execute(statement)
+
+
+def try_to_write(db: Executes, num_bytes: int) -> None:
+    """Write this much to the disk and take it away again, outside of a transaction. Raises what `db` does."""
+    db.execute("DROP TABLE IF EXISTS trial")  # of one that was killed in between
+    db.execute(f"CREATE TABLE trial AS SELECT zeroblob({num_bytes})")
+    db.execute("DROP TABLE trial")

@@ -169,6 +169,8 @@ class Settings(BaseSettings):
     max_store_backlog_bytes: Bytes = Field(256 << 20, description="what a slow disk may owe; runs beyond are not kept")
     store_retention_s: Seconds = Field(30 * 86400, description="a response that nobody went on from is deleted then")
 
+    disk_retry_s: Seconds = Field(10, description="a disk that the store or the ledger cannot write to is tried again")
+
     # what it counts
     ledger: Literal["sqlite", "none"] = Field("sqlite", description="where the usage of every run is recorded")
     ledger_commit_ms: int = Field(200, ge=0, description="what is recorded reaches the disk after this at the latest")

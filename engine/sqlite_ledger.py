@@ -6,7 +6,7 @@ done by a thread, in groups. Behind it comes the janitor, who removes journal fi
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +45,13 @@ async def open_ledger(settings: Settings) -> AsyncIterator[Ledger | None]:
     try:
         files = await trio.to_thread.run_sync(_open_files, settings)
         with closing(files.journal):
-            async with open_group_commit("ledger", files.database, settings.ledger_commit_ms) as disk:
+            async with open_group_commit(
+                "ledger", files.database, settings.ledger_commit_ms, retry_s=settings.disk_retry_s
+            ) as disk:
                 ledger = SqliteLedger(files.journal, disk, files.budget)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ledger.tidy)
+                    nursery.start_soon(ledger.mend, settings.disk_retry_s)
                     yield ledger
                     nursery.cancel_scope.cancel("the ledger closes")
         if not disk.has_lost:
@@ -88,6 +91,11 @@ class SqliteLedger:
         self._budget = budget
         self._full: list[Path] = []
         self._has_full = trio.Event()
+        self._has_torn = trio.Event()
+
+    @property
+    def failure(self) -> str | None:
+        return self._disk.failure or ("its journal does not take lines" if self._journal.is_failing else None)
 
     def check(self, principal: str, now: float) -> None:
         if self._budget is not None:
@@ -114,6 +122,8 @@ class SqliteLedger:
                 self._has_full.set()
         except OSError:
             log.exception("the ledger's journal fails; it may lack %s", line.decode().rstrip())
+            if self._journal.is_failing:
+                self._has_torn.set()
         self._disk.put(_name(record), lambda db: db.put(record))
 
     async def tidy(self) -> None:
@@ -123,6 +133,17 @@ class SqliteLedger:
             self._has_full = trio.Event()
             full, self._full = self._full, []
             await self._remove(full)
+
+    async def mend(self, retry_s: float) -> None:
+        """Try a journal that fails, until it takes something again; never returns."""
+        while True:
+            await self._has_torn.wait()
+            self._has_torn = trio.Event()
+            while self._journal.is_failing:
+                await trio.sleep(retry_s)
+                with suppress(OSError):
+                    self._journal.mend()
+            log.warning("the ledger's journal can be written again")
 
     async def _remove(self, files: list[Path]) -> None:
         try:

@@ -27,7 +27,10 @@ async def open_store(settings: Settings) -> AsyncIterator[Store | None]:
         yield None
         return
     database = await trio.to_thread.run_sync(open_database, settings.data_dir)
-    async with open_group_commit("store", database, settings.store_commit_ms, settings.max_store_backlog_bytes) as disk:
+    s = settings
+    async with open_group_commit(
+        "store", database, s.store_commit_ms, s.max_store_backlog_bytes, s.disk_retry_s
+    ) as disk:
         store = SqliteStore(disk)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_purge, store, settings.store_retention_s)
@@ -49,6 +52,10 @@ class SqliteStore:
 
     def __init__(self, disk: GroupCommit[Database]) -> None:
         self._disk = disk
+
+    @property
+    def failure(self) -> str | None:
+        return self._disk.failure
 
     # --- responses ---
 

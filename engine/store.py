@@ -60,6 +60,10 @@ class Page(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """See the module. Times are whole seconds since the epoch."""
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be kept now; None as far as all is well. Goes away when that works again."""
+
     # --- responses ---
 
     def put_start(self, response_id: str, principal: str, parent: str | None, created_at: int, start: bytes) -> None:

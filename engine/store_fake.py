@@ -14,6 +14,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._responses: dict[str, tuple[str, Stored]] = {}
         self._conversations: dict[str, tuple[str, Conversation, dict[str, StoredItem]]] = {}
+        self.failure: str | None = None
 
     # --- responses ---
 

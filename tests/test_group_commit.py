@@ -28,6 +28,7 @@ class Notes:
         self.committed = threading.Event()
         self.hang = threading.Event()  # while it is not set
         self.hang.set()
+        self.trials: list[int] = []  # in bytes
         self._words: list[str] = []
 
     @property
@@ -48,6 +49,11 @@ class Notes:
     def rollback(self) -> None:
         self._words = []
 
+    def try_to_write(self, num_bytes: int) -> None:
+        self.trials.append(num_bytes)
+        if self.fail_commit:
+            raise OSError("disk I/O error")
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -67,7 +73,7 @@ def notes() -> Notes:
 
 
 @asynccontextmanager
-async def opened(notes: Notes, commit_ms: int = LONG_MS, **limits: int) -> AsyncIterator[GroupCommit[Notes]]:
+async def opened(notes: Notes, commit_ms: int = LONG_MS, **limits: Any) -> AsyncIterator[GroupCommit[Notes]]:
     with trio.fail_after(20):
         async with open_group_commit("notebook", notes, commit_ms, **limits) as disk:
             yield disk
@@ -155,7 +161,7 @@ async def test_what_a_disk_that_hangs_has_no_room_for_is_lost(notes: Notes, capl
         with pytest.raises(ServerError, match="The notebook failed"):
             await disk.ask(lambda db: disk.expect("b"))
     said = "the notebook lost b: its disk does not keep up, 6 bytes wait to be written"
-    assert [record.getMessage() for record in caplog.records] == [said]
+    assert [record.getMessage() for record in caplog.records] == [said, "the notebook can write again"]
 
 
 async def test_error_for_who_asked_disturbs_nobody_else(notes: Notes) -> None:
@@ -179,3 +185,65 @@ async def test_commit_that_fails_is_heard_by_who_asked(notes: Notes, caplog: pyt
         await disk.wait_durable()
     assert notes.words == ["one"]
     assert "disk I/O error" in caplog.text
+
+
+# --- whether the disk takes anything -----------------------------------------------------------------------------
+
+
+async def test_a_disk_that_fails_says_so_until_it_takes_something_again(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(notes, retry_s=0.01) as disk:
+        notes.fail_commit = True
+        disk.put("a", note("one"), 1 << 20)
+        with pytest.raises(ServerError):
+            await disk.wait_durable()
+        assert disk.failure == "disk I/O error"
+        while len(notes.trials) < 3:  # nobody puts anything
+            await trio.lowlevel.checkpoint()
+        assert disk.failure == "disk I/O error"
+        assert set(notes.trials) == {1 << 20}  # what was lost would have to fit
+        notes.fail_commit = False
+        while disk.failure is not None:
+            await trio.lowlevel.checkpoint()
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("the notebook cannot write: disk I/O error") == 1
+    assert said[-1] == "the notebook can write again"
+
+
+async def test_a_disk_that_fails_is_tried_no_more_often_for_what_is_put(notes: Notes) -> None:
+    async with opened(notes, retry_s=3600) as disk:
+        notes.fail_commit = True
+        for number in range(3):
+            disk.put(str(number), note("one"))
+            with pytest.raises(ServerError):
+                await disk.wait_durable()
+        assert len(notes.trials) == 1
+
+
+async def test_a_loss_that_is_not_the_disks_says_nothing_of_it(notes: Notes) -> None:
+    notes.fail_on.add("too much")
+    async with opened(notes) as disk:
+        disk.put("a", note("too much"))
+        await disk.wait_durable()
+        assert len(notes.trials) == 1
+        assert disk.failure is None
+
+
+async def test_a_disk_that_does_not_keep_up_says_so_until_it_does(notes: Notes) -> None:
+    async with opened(notes, commit_ms=0, max_bytes=10) as disk:
+        notes.hang.clear()
+        disk.put("a", note("one"), 6)
+        disk.put("b", note("two"), 6)
+        assert disk.failure == "its disk does not keep up"
+        notes.hang.set()
+        while disk.failure is not None:
+            await trio.lowlevel.checkpoint()
+        assert notes.words == ["one"]
+
+
+async def test_leaving_does_not_wait_for_a_disk_that_fails(notes: Notes) -> None:
+    async with opened(notes, retry_s=3600) as disk:
+        notes.fail_commit = True
+        disk.put("a", note("one"))
+    assert notes.is_closed

@@ -171,6 +171,24 @@ async def test_what_the_journal_cannot_take_is_in_the_log_and_in_the_database(
     assert '"input_tokens":100' in caplog.text
 
 
+async def test_a_journal_that_fails_says_so_until_it_takes_lines_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = os.write
+    async with opened(tmp_path, disk_retry_s=0.01) as ledger:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]) if len(data) > 1 else 0)
+            spend(ledger, "r")
+            await ledger.wait_durable()
+            assert ledger.failure == "its journal does not take lines"
+        while ledger.failure is not None:  # nobody spends anything
+            await trio.lowlevel.checkpoint()
+        spend(ledger, "s")
+        records, num_broken = read_journal(journal_files(tmp_path))
+        assert ([record.response_id for record in records], num_broken) == (["s", "s"], 2)
+    assert "the ledger's journal can be written again" in caplog.text
+
+
 async def test_second_server_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path):
         with pytest.raises(LedgerUnusable, match="Another longloop"):

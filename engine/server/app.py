@@ -45,9 +45,17 @@ log = logging.getLogger(__name__)
 class App:
     """The parts of a running server."""
 
-    def __init__(self, responses: Responses, settings: Settings, lookout: Lookout | None = None) -> None:
+    def __init__(
+        self,
+        responses: Responses,
+        settings: Settings,
+        lookout: Lookout | None = None,
+        store: Store | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
         self.responses = responses
         self._lookout = lookout
+        self._kept = {"store": store, "ledger": ledger}
         self._settings = settings
         self._closing = trio.Event()
         self.heart = Heart()
@@ -68,7 +76,10 @@ class App:
             return "draining"
         if not self.responses.backend.is_ready:
             return "the model is loading"
-        return None if self._lookout is None or self._lookout.is_ready else "a classifier is loading"
+        if self._lookout is not None and not self._lookout.is_ready:
+            return "a classifier is loading"
+        failures = {name: kept.failure for name, kept in self._kept.items() if kept is not None}
+        return next((f"the {name} cannot write: {failure}" for name, failure in failures.items() if failure), None)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """One connection, from its first byte to its end. Never raises but Cancelled."""
@@ -113,7 +124,7 @@ async def open_app(
     async with trio.open_nursery() as runs:
         toolbox = Toolbox(hosts, settings, lookout) if hosts else None
         responses = Responses(backend, settings, runs, Sealer(key or new_key()), store, ledger, lookout, toolbox)
-        app = App(responses, settings, lookout)
+        app = App(responses, settings, lookout, store, ledger)
         runs.start_soon(app.heart.run)
         yield app
         runs.cancel_scope.cancel("the server stops")
