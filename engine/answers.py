@@ -26,6 +26,7 @@ from engine.items import (
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCallOutput,
+    Hosted,
     Item,
     McpApprovalRequest,
     Message,
@@ -92,7 +93,7 @@ class Answers:
         self._before = before
         self._digests: dict[str, bytes] = {}
         self._own_ids: list[str] = []  # sorted: a set takes five times as much, and nobody asks but for echoes
-        self._own_texts: set[bytes] = set()
+        self._own_contents: set[bytes] = set()  # of messages and hosted items: older Codex leaves their ids out
         self._given: dict[bytes, None] = {}  # messages that came along with answers, a set in order
         self._max_output_chars = max_output_chars
 
@@ -103,7 +104,9 @@ class Answers:
         if own := item_id(item):
             insort(self._own_ids, own)
         if isinstance(item, Message):
-            self._own_texts.add(_digest_text(text_of(item.content)))
+            self._own_contents.add(_digest_text(text_of(item.content)))
+        elif isinstance(item, Hosted):
+            self._own_contents.add(_digest_hosted(item))
 
     def called(self, call: Call, *, is_hosted: bool = False) -> None:
         """Open a call: from now on it can be answered, or its output be settled."""
@@ -172,7 +175,9 @@ class Answers:
         if (own := item_id(item)) and self.made_id(own):
             return True
         if isinstance(item, Message) and item.role == "assistant":
-            return _digest_text(text_of(item.content)) in self._own_texts
+            return _digest_text(text_of(item.content)) in self._own_contents
+        if isinstance(item, Hosted):
+            return "id" not in item.data and _digest_hosted(item) in self._own_contents
         if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
             key = call_key(item)
             return key in self.open or self._digest_of(key) is not None
@@ -379,6 +384,12 @@ def _digest(answer: Answer) -> bytes:
 
 def _digest_item(item: Item) -> bytes:
     return blake2b(encode_item(item), digest_size=16).digest()
+
+
+def _digest_hosted(item: Hosted) -> bytes:
+    """What makes two hosted items the same when one of them has no id."""
+    data = {name: value for name, value in item.data.items() if name not in ("id", "status")}
+    return blake2b(msgspec.json.encode(data, order="sorted"), digest_size=16).digest()
 
 
 def _digest_text(text: str) -> bytes:

@@ -334,6 +334,7 @@ def test_everything_is_checked_before_anything_is_kept() -> None:
     assert len(answers.unanswered()) == 2
 
 
+SEARCH: dict[str, Any] = {"type": "web_search_call", "action": {"type": "search", "query": "tea"}}
 ECHOES = [
     *CALLS,
     {"type": "message", "id": "msg_0", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]},
@@ -344,6 +345,8 @@ ECHOES = [
     {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
     {"type": "local_shell_call", "id": "lsh_0", "action": {}},
     {"type": "web_search_call", "id": "ws_0"},
+    SEARCH,
+    SEARCH | {"status": "completed"},
 ]
 
 
@@ -351,7 +354,7 @@ def with_history() -> Answers:
     """Answers of a run that made one item of each kind."""
     answers = opened(*range(8))
     answers.made(item(type="message", id="msg_0", role="assistant", content="Hi."))
-    answers.made(item(type="web_search_call", id="ws_0"))
+    answers.made(item(**SEARCH, id="ws_0", status="completed"))
     return answers
 
 
@@ -373,7 +376,8 @@ def test_echo_of_an_own_item_is_dropped(echo: dict[str, Any], is_closed: bool) -
         {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"},
         {"type": "local_shell_call", "action": {}},
         {"type": "mcp_approval_request", "id": "x", "name": "m", "arguments": "{}", "server_label": "s"},
-        {"type": "web_search_call", "id": "x"},
+        SEARCH | {"id": "x"},
+        SEARCH | {"action": {"type": "search", "query": "coffee"}},
         {"type": "web_search_call", "id": ["ws_0"]},
         {"type": "web_search_call"},
         {"type": "compaction", "id": "cmp_0", "encrypted_content": "x"},
