@@ -145,6 +145,10 @@ class Settings(BaseSettings):
     upstream_total_s: Seconds = Field(1800, description="a whole turn, with everything that is tried again")
     upstream_idle_s: Seconds = Field(240, description="a kept connection that rested for longer is made anew")
     upstream_retries: int = Field(4, ge=0, description="tries of a turn after the first that may bring nothing")
+    upstream_retry_s: Seconds = Field(
+        1, description="a service that is not there at the start is asked again then, and then after twice as long"
+    )
+    max_upstream_retry_s: Seconds = Field(60, description="longest time to when it is asked again")
     upstream_max_wait_s: Seconds = Field(20, description="a longer Retry-After is passed on to the client")
     max_upstream_event_bytes: Bytes = Field(16 << 20, description="one event of an answer")
     upstream_msgpack: bool = Field(True, description="msgpack bodies, where the service is known to take them")

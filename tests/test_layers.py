@@ -134,6 +134,7 @@ LAYERS: dict[str, str] = {
         backends/pretrained
         backends/prompt
         backends/ragged
+        backends/remote/awaited
         backends/remote/chat
         backends/remote/chat_sequence
         backends/remote/lines

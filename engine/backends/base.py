@@ -13,7 +13,7 @@ import msgspec
 
 from engine.backends.rate_limit import RateLimit
 from engine.content import TokenLogprob
-from engine.errors import NotFound
+from engine.errors import BackendError, NotFound
 from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
@@ -166,13 +166,23 @@ def model_not_found(model: str) -> NotFound:
     return NotFound(f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
+def model_unavailable(model: str) -> BackendError:
+    """The error of a model whose service is not there."""
+    return BackendError(
+        f"The model '{model}' is not available: its service is not there. Try again later, or another model.",
+        param="model",
+        status=503,
+    )
+
+
 class ModelInfo(msgspec.Struct, frozen=True):
-    """One entry of `GET /v1/models`."""
+    """One entry of `GET /v1/models`. unavailable: why no run with it can start now."""
 
     id: str
     created: int
     owned_by: str = "longloop"
     object: Literal["model"] = "model"
+    unavailable: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import trio
 
-from engine.backends.base import Backend, ModelInfo, Route, RunSpec, model_not_found
+from engine.backends.base import Backend, ModelInfo, Route, RunSpec, model_not_found, model_unavailable
 from engine.backends.rate_limit import RateLimit
 from engine.backends.routed_sequence import RoutedSequence
+from engine.errors import BackendError
 from engine.routing import RouteTable, table_of
 from engine.settings import OF_A_BACKEND, Settings
 
@@ -24,13 +25,20 @@ _Key = tuple[Any, ...]  # what is opened by the same settings is the same
 
 @dataclass(eq=False)
 class _Held:
-    """An open backend, the model that it is used for, and what keeps it open."""
+    """An open backend, and what keeps it open; its first model is the one that it is used for."""
 
     backend: Backend
-    model: ModelInfo
     num_open: int = 0
     is_needed: bool = True
     over: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def model(self) -> ModelInfo:
+        return self.backend.models()[0]
+
+    @property
+    def is_unavailable(self) -> bool:
+        return bool(self.model.unavailable)
 
     def take(self) -> None:
         self.num_open += 1
@@ -88,8 +96,7 @@ class Router:
                     if (key := _key(of_model)) not in self._held | fresh:
                         fresh[key] = await self._nursery.start(self._hold, of_model)
                 if waits:
-                    for one in fresh.values():
-                        await one.backend.wait_ready()
+                    await _wait_all(fresh.values())
             except BaseException:
                 _retire(fresh.values())
                 raise
@@ -101,7 +108,7 @@ class Router:
 
     async def _hold(self, settings: Settings, *, task_status: trio.TaskStatus[_Held]) -> None:
         async with await trio.to_thread.run_sync(self._open_backend, settings) as backend:
-            held = _Held(backend, backend.models()[0])
+            held = _Held(backend)
             self._open.add(held)
             task_status.started(held)
             await held.over.wait()
@@ -116,11 +123,18 @@ class Router:
 
     @property
     def is_ready(self) -> bool:
-        return all(one.backend.is_ready for one in self._backends.values())
+        """Whether runs are sampled at once; one whose service is not there is none, unless there is no other."""
+        available = self._available()
+        return bool(available) and all(one.backend.is_ready for one in available)
 
     async def wait_ready(self) -> None:
-        for one in list(self._backends.values()):
+        if not self._available():
+            await _wait_any(list(self._backends.values()))
+        for one in self._available():
             await one.backend.wait_ready()
+
+    def _available(self) -> list[_Held]:
+        return [one for one in self._backends.values() if not one.is_unavailable]
 
     def models(self) -> list[ModelInfo]:
         return [msgspec.structs.replace(one.model, id=model_id) for model_id, one in self._backends.items()]
@@ -137,7 +151,28 @@ class Router:
         held = self._backends.get(spec.model)
         if held is None:
             raise model_not_found(spec.model)
+        if held.is_unavailable:
+            raise model_unavailable(spec.model)
         return RoutedSequence(held.backend.open_sequence(msgspec.structs.replace(spec, model=held.model.id)), held)
+
+
+async def _wait_all(backends: Iterable[_Held]) -> None:
+    """Wait until all are ready. Raises BackendError for one that is not, and will not soon be."""
+    for one in backends:
+        if one.is_unavailable:
+            raise BackendError(f"{one.model.id} is not available: {one.model.unavailable}")
+        await one.backend.wait_ready()
+
+
+async def _wait_any(backends: Iterable[_Held]) -> None:
+    async with trio.open_nursery() as nursery:
+        for one in backends:
+            nursery.start_soon(_wait_and_cancel, one.backend, nursery.cancel_scope)
+
+
+async def _wait_and_cancel(backend: Backend, others: trio.CancelScope) -> None:
+    await backend.wait_ready()
+    others.cancel("one is ready")
 
 
 def _key(settings: Settings) -> _Key:

@@ -24,21 +24,23 @@ Progress = Callable[[str, float], None]  # what is being done, and the fraction 
 _UNLIMITED = 1 << 40  # tokens; a script computes nothing, so no context is too long for it
 
 
-def choose_backend(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
+def choose_backend(
+    settings: Settings, progress: Progress, *, awaits: bool = False
+) -> AbstractAsyncContextManager[Backend]:
     """The backend that the settings name: all of `settings.models` as one or, without those, `settings.backend`.
 
     Raises as `_choose_one` does; with several, when they are opened.
     """
     if settings.models:
-        return open_router(settings, partial(_choose_one, progress=progress))
-    return _choose_one(settings, progress)
+        return open_router(settings, partial(_choose_one, progress=progress, awaits=awaits))
+    return _choose_one(settings, progress, awaits)
 
 
-def _choose_one(settings: Settings, progress: Progress) -> AbstractAsyncContextManager[Backend]:
+def _choose_one(settings: Settings, progress: Progress, awaits: bool) -> AbstractAsyncContextManager[Backend]:
     """The backend that `settings.backend` names: `local`, a service, or `script:` and a scenario's name or file.
 
-    Raises RequestError for another name, ScenarioError for a scenario that is wrong; opening it raises
-    ModelNotAvailable for a model that cannot be had, NotUsable for a service.
+    awaits: a service that is not there is waited for. Raises RequestError for another name, ScenarioError for a
+    scenario that is wrong; opening it raises ModelNotAvailable for a model that cannot be had, NotUsable for a service.
     """
     kind, _, rest = settings.backend.partition(":")
     if kind == "script":
@@ -51,7 +53,7 @@ def _choose_one(settings: Settings, progress: Progress) -> AbstractAsyncContextM
         # Here, because the HTTP client takes a tenth of a second that a server without a service need not wait for.
         from engine.backends.remote.opening import open_remote_backend
 
-        return open_remote_backend(settings, progress)
+        return open_remote_backend(settings, progress, awaits=awaits)
     known = ", ".join(("local", "script:SCENARIO", *REMOTE))
     raise RequestError(f"Unknown backend '{settings.backend}'. Known: {known}.", param="backend")
 

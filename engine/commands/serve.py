@@ -118,7 +118,7 @@ def serve_command(settings: Settings, read_again: Callable[[], Settings] | None 
         trio.run(
             partial(
                 serve,
-                choose_backend(settings, stages.report),
+                choose_backend(settings, stages.report, awaits=True),
                 settings,
                 on_listening=announcer.listening,
                 on_ready=announcer.ready,

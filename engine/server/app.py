@@ -74,8 +74,10 @@ class App:
     def _unready(self) -> str | None:
         if self.responses.is_draining:
             return "draining"
-        if not self.responses.backend.is_ready:
-            return "the model is loading"
+        backend = self.responses.backend
+        if not backend.is_ready:
+            absent = [f"{one.id} is not available, {one.unavailable}" for one in backend.models() if one.unavailable]
+            return absent[0] if absent else "the model is loading"
         if self._lookout is not None and not self._lookout.is_ready:
             return "a classifier is loading"
         failures = {name: kept.failure for name, kept in self._kept.items() if kept is not None}

@@ -72,9 +72,11 @@ class Routes:
         return json_answer({"status": "ok"})
 
     async def _readyz(self, request: Request) -> Answer:
-        if unready := self._service().unready:
-            raise ServerError(f"Not ready: {unready}", status=503, code="not_ready")
-        return json_answer({"status": "ready"})
+        service = self._service()
+        if service.unready:
+            raise ServerError(f"Not ready: {service.unready}", status=503, code="not_ready")
+        absent = [model.id for model in service.models if model.unavailable]
+        return json_answer({"status": "ready"} | ({"unavailable": absent} if absent else {}))
 
     async def _models(self, request: Request) -> Answer:
         return json_answer({"object": "list", "data": self._service().models})

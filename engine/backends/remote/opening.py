@@ -1,4 +1,4 @@
-"""A service as a Backend, from the settings: tried, then opened on the route that they mean.
+"""A service as a Backend, from the settings: tried, perhaps until it is there, then opened on the route that they mean.
 
 With a tokenizer it is the raw route, on which token ids go both ways; without one the chat route, on which the service
 renders and parses.
@@ -12,9 +12,10 @@ from typing import cast
 
 import trio
 
-from engine.backends.base import Backend
+from engine.backends.base import Backend, ModelInfo
 from engine.backends.pretrained import DEFAULT_MODEL, resolve_tokenizer
 from engine.backends.prompt_format import PromptFormat
+from engine.backends.remote.awaited import open_awaited
 from engine.backends.remote.chat import open_chat_backend
 from engine.backends.remote.chat_request import DIALECTS, ChatName
 from engine.backends.remote.dialect import Dialect
@@ -33,28 +34,49 @@ _ROUTE_NAMES = {True: "raw", False: "chat"}
 
 
 @asynccontextmanager
-async def open_remote_backend(settings: Settings, progress: Progress) -> AsyncIterator[Backend]:
-    """The backend of a setting such as `cerebras`. Raises NotUsable, ModelNotAvailable for the tokenizer."""
+async def open_remote_backend(
+    settings: Settings, progress: Progress, *, awaits: bool = False
+) -> AsyncIterator[Backend]:
+    """The backend of a setting such as `cerebras`. Raises NotUsable, ModelNotAvailable for the tokenizer.
+
+    awaits: take a service that is not there for one that will be, and its models for unavailable until then.
+    """
     service = SERVICES[settings.backend]
     url = base_url_of(service, settings.base_url)
-    progress(f"Asking {service.title} at {url}", 0.0)
     link = link_of(settings, service, url)
+    dialect = dialect_of(settings.backend) if settings.tokenizer else None
+    form = None if dialect is None else await _load_format(settings, progress)
+    progress(f"Asking {service.title} at {url}", 0.0)
+    ask = partial(_ask, settings, service, url, link, dialect, form)
+    name = settings.model if _is_chosen(settings) else settings.backend
+    stand_in = ModelInfo(name, 0, service.title, unavailable="its service is not there")
+    async with open_awaited(ask, stand_in, settings) if awaits else await ask() as backend:
+        yield backend
+
+
+def _is_chosen(settings: Settings) -> bool:
+    """Whether the service's model was named; else the only one that it has is meant."""
+    return settings.model != DEFAULT_MODEL
+
+
+async def _ask(
+    settings: Settings, service: Service, url: str, link: Link, dialect: Dialect | None, form: PromptFormat | None
+) -> AbstractAsyncContextManager[Backend]:
+    """Try the service. What it is to be opened by."""
     line = link.new_line()
     try:
-        is_chosen = settings.model != DEFAULT_MODEL
-        found = await find_models(line, service, url, settings.model, is_chosen=is_chosen)
-        dialect = dialect_of(settings.backend) if settings.tokenizer else None
-        form = None
+        found = await find_models(line, service, url, settings.model, is_chosen=_is_chosen(settings))
+        model = found.models[0].id
         if dialect is None and not found.is_listed:
-            await try_chat(line, service, url, found.models[0].id)
-        if dialect is not None:
-            form = await _load_format(settings, found.window, progress)
-            await try_ids(line, dialect, service, url, found.models[0].id, form)
+            await try_chat(line, service, url, model)
+        if dialect is not None and form is not None:
+            # What a server computes with decides, and not what the tokenizer's model once could.
+            form.context_window = settings.context_window or found.window or form.context_window
+            await try_ids(line, dialect, service, url, model, form)
     finally:
         await line.aclose()
-    log.info("%s at %s: %s, %s route", service.title, url, found.models[0].id, _ROUTE_NAMES[dialect is not None])
-    async with _open(settings, link, found, dialect, form) as backend:
-        yield backend
+    log.info("%s at %s: %s, %s route", service.title, url, model, _ROUTE_NAMES[dialect is not None])
+    return _open(settings, link, found, dialect, form)
 
 
 def _open(
@@ -67,11 +89,10 @@ def _open(
     return open_raw_backend(link, dialect, model, form)
 
 
-async def _load_format(settings: Settings, window: int | None, progress: Progress) -> PromptFormat:
-    """The model's own format; its context is as long as the settings say, or else the service, if it does."""
+async def _load_format(settings: Settings, progress: Progress) -> PromptFormat:
+    """The model's own format; its context is as long as the model's own."""
     folder = await trio.to_thread.run_sync(resolve_tokenizer, settings.tokenizer, progress)
-    load = partial(PromptFormat.load, folder, context_window=settings.context_window or window, family=settings.family)
-    return await trio.to_thread.run_sync(load)
+    return await trio.to_thread.run_sync(partial(PromptFormat.load, folder, family=settings.family))
 
 
 def link_of(settings: Settings, service: Service, url: str) -> Link:

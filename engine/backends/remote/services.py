@@ -15,6 +15,10 @@ class NotUsable(BackendError):
     """The service cannot be used as the settings want it; the message says why in one sentence."""
 
 
+class NotThere(NotUsable):
+    """The service is not there now, and may be in a moment."""
+
+
 class Service(msgspec.Struct, frozen=True):
     """A service by its backend's name. needs_key: at its usual place."""
 

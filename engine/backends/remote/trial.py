@@ -14,7 +14,7 @@ from engine.backends.remote.dialect import Ask, Dialect
 from engine.backends.remote.encoding import Encoding
 from engine.backends.remote.errors import Unreachable, UpstreamError
 from engine.backends.remote.link import Line
-from engine.backends.remote.services import NotUsable, Service
+from engine.backends.remote.services import NotThere, NotUsable, Service
 
 _SAMPLE: Final = "Grüße, 北京! 3.14 <b>\n\tfor (x) { y; }"
 _MAX_LISTED: Final = 12
@@ -140,13 +140,15 @@ async def _compare_tokenizers(
 
 def _said(error: UpstreamError, service: Service, url: str) -> NotUsable:
     if isinstance(error, Unreachable):
-        return NotUsable(f"{service.title} cannot be reached at {url} ({error.detail}).")
+        return NotThere(f"{service.title} cannot be reached at {url} ({error.detail}).")
     if error.upstream_status in (401, 403):
         return NotUsable(
             f"{service.title} at {url} refuses the key ({error.upstream_status}); "
             f"it is read from {service.key_variable}, or from the file that key_file names."
         )
-    return NotUsable(f"{service.title} at {url} does not do what it is asked ({error.detail}).")
+    # What may pass is so said, such as a 503 while it loads its model.
+    kind = NotThere if error.is_retryable else NotUsable
+    return kind(f"{service.title} at {url} does not do what it is asked ({error.detail}).")
 
 
 def _tokens_in(answer: bytes) -> list[int]:
