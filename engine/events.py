@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.errors import EngineError
 from engine.hosted_events import AnyHostedEvent
 from engine.item_events import ItemEvent, NumberedEvent, OutputItemAdded, OutputItemDone
 from engine.items import decode_item, wire_form
@@ -23,8 +24,18 @@ class IncompleteDetails(msgspec.Struct, frozen=True):
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):
+    """Of a failed response. `type` is absent for a `server_error`, `param` where no field of the request is meant."""
+
     code: str
     message: str
+    type: str | UnsetType = UNSET
+    param: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, error: EngineError) -> "ErrorDetails":
+        """What the client may know of the error."""
+        kind = UNSET if error.kind == "server_error" else error.kind
+        return cls(error.code, error.message, kind, error.param or UNSET)
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):

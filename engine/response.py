@@ -328,7 +328,7 @@ class Response:
         self._mark_unsolicited()
         self._close_item("incomplete")
         self.progress.forget_step()
-        self._finish(Status.FAILED, now, error=ErrorDetails(error.code, error.message))
+        self._finish(Status.FAILED, now, error=ErrorDetails.of(error))
 
     # --- the client's side ---
 

@@ -203,3 +203,21 @@ async def test_a_service_under_load_tells_the_client_when_to_come_again() -> Non
         await client.create()
         error = (await client.step())[-1]["response"]["error"]
     assert error["code"] == "rate_limit_exceeded" and "60s" in error["message"]
+
+
+async def test_what_the_service_does_not_like_about_a_request_reaches_the_client() -> None:  # P66
+    words = problem("'temperature' must be at most 1 here", "x", param="temperature")
+    server = ContractServer([Answer(status=400, error=words)] * 2)
+    told = {
+        "type": "invalid_request_error",
+        "code": "invalid_prompt",
+        "message": "The model's service did not take the request. It says: 'temperature' must be at most 1 here",
+        "param": "temperature",
+    }
+    async with open_chat(server) as backend, open_served(backend=backend) as served:
+        async with served.connect() as client:
+            await client.create(temperature=2)
+            failed = (await client.step())[-1]
+        assert (failed["type"], failed["response"]["error"]) == ("response.failed", told)
+        *_, error, failed = await served.http().events(temperature=2)
+        assert (error["type"], error["error"], failed["response"]["error"]) == ("error", told, told)

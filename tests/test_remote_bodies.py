@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.remote.encoding import PLAIN, Encoding
-from engine.backends.remote.errors import BrokenStream, error_chunk, is_about_encoding, refused, wait_of
+from engine.backends.remote.errors import BrokenStream, UpstreamError, error_chunk, is_about_encoding, refused, wait_of
 from engine.backends.remote.growing import GrowingBody, combined_crc
 from engine.backends.remote.rate_limits import rate_limits_of
 from engine.backends.remote.sse import EventReader
@@ -139,10 +139,12 @@ def error(message: str = "no", **fields: Any) -> bytes:
         (500, error("boom"), "server_error", 500, True),
         (408, b"<html>", "server_error", 500, True),
         (401, error("wrong key"), "server_error", 500, False),
-        (422, error("temperature"), "server_error", 500, False),
+        (403, error("no such plan"), "server_error", 500, False),
+        (405, error("POST"), "server_error", 500, False),
+        (422, error("temperature"), "invalid_prompt", 400, False),
         (302, b"", "server_error", 500, False),
-        (400, json.dumps({"detail": "x"}).encode(), "server_error", 500, False),
-        (400, b"[1]", "server_error", 500, False),
+        (400, json.dumps({"detail": "x"}).encode(), "invalid_prompt", 400, False),
+        (400, b"[1]", "invalid_prompt", 400, False),
     ],
 )
 def test_what_a_refusal_means(status: int, body: bytes, code: str, our_status: int, is_retryable: bool) -> None:
@@ -151,10 +153,60 @@ def test_what_a_refusal_means(status: int, body: bytes, code: str, our_status: i
     assert found.upstream_status == status
 
 
-def test_the_services_words_are_for_the_log() -> None:
-    found = refused(500, error("disk /dev/sda1 of host 10.0.0.7 is full"), {}, 0)
+DETAIL = {"detail": [{"loc": ["body", "top_p"], "msg": "Input should be a number", "type": "x", "input": "secret"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "said", "param"),
+    [
+        (400, error("Unsupported value:\n'temperature'", param="temperature"), "invalid_prompt", 0, "temperature"),
+        (400, error("bad role", param="messages[1].role"), "invalid_prompt", 0, "input"),
+        (400, error("too few", param="max_completion_tokens"), "invalid_prompt", 0, "max_output_tokens"),
+        (422, error("no schema", param="response_format.json_schema"), "invalid_prompt", 0, "text.format"),
+        (400, error("odd", param="stream_options"), "invalid_prompt", 0, None),
+        (400, error("odd", param=7), "invalid_prompt", 0, None),
+        (422, json.dumps(DETAIL).encode(), "invalid_prompt", "top_p: Input should be a number", "top_p"),
+        (422, json.dumps({"detail": [7]}).encode(), "invalid_prompt", "[7]", None),
+        (400, b"<html>proxy at 10.0.0.7</html>", "invalid_prompt", None, None),
+        (400, error("maximum context length is 8192"), "context_length_exceeded", 0, None),
+        (413, error("payload too large"), "context_length_exceeded", 0, None),
+        (404, error("Model zz does not exist", param="model"), "model_not_found", 0, None),
+        (404, b"<html>10.0.0.7</html>", "model_not_found", None, None),
+    ],
+)
+def test_what_the_client_can_mend_is_said_in_the_services_words(
+    status: int, body: bytes, code: str, said: Any, param: str | None
+) -> None:
+    """said: 0 for the error's message, None for nothing of it."""
+    found = refused(status, body, {}, 0).body()
+    assert (found["type"], found["code"], found["param"]) == ("invalid_request_error", code, param)
+    words = " ".join(json.loads(body)["error"]["message"].split()) if said == 0 else said
+    assert found["message"].partition(" It says: ")[2] == (words or "")
+    assert "10.0.0.7" not in found["message"] and "secret" not in found["message"]
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 405, 408, 429, 500, 503])
+def test_other_words_of_the_service_are_for_the_log(status: int) -> None:
+    found = refused(status, error("disk /dev/sda1 of host 10.0.0.7 is full", param="temperature"), {}, 0)
     assert "10.0.0.7" in found.detail
     assert "10.0.0.7" not in json.dumps(found.body())
+    assert found.param is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("key csk-12345678 is wrong", "key *** is wrong"),
+        ("cut: csk-12345678", "cut: ***"),
+        ("cut: csk-1234567", "cut: ***"),
+        ("cut: csk-", "cut: ***"),
+        ("cut: csk", "cut: csk"),
+    ],
+)
+def test_a_secret_is_hidden_also_where_it_is_cut(text: str, shown: str) -> None:
+    error = UpstreamError(text, detail=text)
+    error.hide("csk-12345678")
+    assert (error.message, error.detail, str(error)) == (shown, shown, shown)
 
 
 @pytest.mark.parametrize(

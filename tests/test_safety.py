@@ -222,6 +222,7 @@ async def test_input_that_is_blocked_later_fails_the_run(autojump_clock: Any) ->
         (failed,) = await client.step()
         assert failed["type"] == "response.failed"
         error = {"code": "invalid_prompt", "message": "The input was refused by the policy 'tone'."}
+        error |= {"type": "invalid_request_error"}
         assert (failed["response"]["error"], failed["response"]["output"]) == (error, [])
         assert failed["response"]["safety"][0]["outcome"] == "blocked"
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from engine.events import ErrorDetails
 from engine.server.exchange import Request, StreamedAnswer
 from engine.server.sse import SSE_HEADERS, send_events, sse_error, sse_event
 from tests.http_peer import GET, TIMES, serving
@@ -51,7 +52,7 @@ def test_an_event_has_its_name_its_data_and_nothing_else() -> None:  # P65
 
 
 def test_an_error_is_said_in_both_forms() -> None:  # P66
-    name, data, *rest = sse_error("server_error", "No.", 7).decode().split("\n")
+    name, data, *rest = sse_error(ErrorDetails("server_error", "No."), 7).decode().split("\n")
     assert (name, rest) == ("event: error", ["", ""])
     fields = {"code": "server_error", "message": "No.", "param": None}
     error = fields | {"type": "server_error"}

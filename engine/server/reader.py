@@ -54,7 +54,7 @@ class Reader:
     def _chunks(self, event: Event) -> Iterator[bytes]:
         if isinstance(event, ResponseFailed) and (failure := event.response.error):
             # Numbered as the event before it, since it is none of the run's; who goes on from there gets what follows.
-            yield sse_error(failure.code, failure.message, event.sequence_number - 1)
+            yield sse_error(failure, event.sequence_number - 1)
         data = self._form.encode(event)
         yield sse_event(type_of_event(data), data)
 

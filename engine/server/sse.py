@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import trio
 
+from engine.events import ErrorDetails
 from engine.server.exchange import Headers, Send
 
 SSE_HEADERS: Final[Headers] = (("content-type", "text/event-stream"), ("cache-control", "no-store"))
@@ -22,9 +23,14 @@ def sse_event(type_: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (type_.encode(), data)
 
 
-def sse_error(code: str, message: str, sequence_number: int) -> bytes:
+def sse_error(failure: ErrorDetails, sequence_number: int) -> bytes:
     """An `error` event. The API has its fields beside `type`, Open Responses has them in `error`; here is both."""
-    error = {"type": "server_error", "code": code, "message": message, "param": None}
+    error = {
+        "type": failure.type or "server_error",
+        "code": failure.code,
+        "message": failure.message,
+        "param": failure.param or None,
+    }
     event = error | {"type": "error", "error": error, "sequence_number": sequence_number}
     return sse_event("error", msgspec.json.encode(event))
 

@@ -1,13 +1,14 @@
 """What a service's refusals and failures mean for us: which are worth another try, and what the client is told.
 
-The client is told what it can act on: how long to wait, that its input is too long, that the model is gone. What only
-whoever runs this server can mend (its key, its balance, a request that the service does not understand) is said without
-the service's own words, which go to the log.
+The client is told what it can act on: how long to wait, that its input is too long, that the model is gone, what the
+service does not like about the request, in the service's own words. What only whoever runs this server can mend (its
+key, its balance, a service that fails) is said without them; they go to the log.
 
 | status of the service | what the client gets | again? |
 |---|---|---|
 | 400, 422 about the context's length, 413 | 400 `context_length_exceeded` | no |
 | 404, or 400 about the model | 404 `model_not_found` | no |
+| 400, 422 about anything else | 400 `invalid_prompt`, at our name of the parameter | no |
 | 402, or 429 `insufficient_quota` | 429 `insufficient_quota` | no |
 | 429, "queue exceeded" | 429 `rate_limit_exceeded` with the wait | yes |
 | 408, 409, 5xx, no connection, a stream that breaks or stalls | 500 `server_error` | yes |
@@ -31,11 +32,27 @@ _TOO_LONG: Final = re.compile(
 _NO_MODEL: Final = re.compile(r"model_not_found|model .{0,200}(does not exist|not found)", re.I | re.S)
 _QUEUE: Final = re.compile(r"queue.{0,20}exceeded|queue_exceeded|too_many_requests|rate.?limit", re.I)
 _SPENT: Final = ("insufficient_quota", "payment_required")
-_MAX_SHOWN: Final = 300  # characters of a service's message in our log
+_MAX_SHOWN: Final = 300  # characters of a service's message
+_MIN_SECRET: Final = 4  # characters of a key that is cut short: fewer tell nothing
+_OUR_PARAMS: Final = {
+    "messages": "input",
+    "prompt": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "n_predict": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+} | {
+    name: name
+    for name in (
+        "model", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "presence_penalty",
+        "frequency_penalty", "seed", "top_logprobs",
+    )
+}  # fmt: skip
 
 
 class UpstreamError(BackendError):
-    """The service did not do what it was asked. Names no secret, and shows the client none of the service's words.
+    """The service did not do what it was asked. Names no secret, once what it says has been through `without`.
 
     detail: what the service said, for the log. upstream_status: of its answer, 0 when there was none. is_retryable:
     whether the same may succeed in a moment. wait_s: how long the service asked to be left alone.
@@ -52,13 +69,19 @@ class UpstreamError(BackendError):
         upstream_status: int = 0,
         is_retryable: bool = False,
         wait_s: float | None = None,
+        param: str | None = None,
     ) -> None:
-        super().__init__(message, code=code, status=status)
+        super().__init__(message, code=code, status=status, param=param)
         self.kind = kind
         self.detail = detail
         self.upstream_status = upstream_status
         self.is_retryable = is_retryable
         self.wait_s = wait_s
+
+    def hide(self, secret: str) -> None:
+        """Take the secret out of everything that it says."""
+        self.message, self.detail = without(secret, self.message), without(secret, self.detail)
+        self.args = (self.message,)
 
 
 class BrokenStream(UpstreamError):
@@ -103,12 +126,14 @@ def _likely_status(text: str) -> int:
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What there is of an error object."""
+    """What there is of an error object. is_told: as one, and not as a page of whoever stands in between."""
 
     message: str
     code: str = ""
     kind: str = ""
     status: int = 0
+    param: str | None = None
+    is_told: bool = True
 
     @property
     def all(self) -> str:
@@ -119,18 +144,29 @@ def _said(body: bytes) -> _Said:
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        return _Said(body[:_MAX_SHOWN].decode("utf-8", "replace"))
+        return _Said(body[:_MAX_SHOWN].decode("utf-8", "replace"), is_told=False)
     return _of_error(decoded.get("error", decoded) if isinstance(decoded, dict) else decoded)
 
 
 def _of_error(error: Any) -> _Said:
     if not isinstance(error, dict):
         return _Said(str(error)[:_MAX_SHOWN])
-    message = error.get("message") or error.get("detail") or ""
+    message, param = error.get("message"), error.get("param")
+    if not message:
+        message, param = _of_detail(error.get("detail") or "")
     code = error.get("code")
     status = error.get("status_code") or (code if isinstance(code, int) else 0)
     text = "" if isinstance(code, int) else str(code or "")
-    return _Said(str(message)[:_MAX_SHOWN], text, str(error.get("type") or ""), status)
+    shown = " ".join(str(message).split())[:_MAX_SHOWN]
+    return _Said(shown, text, str(error.get("type") or ""), status, param if isinstance(param, str) else None)
+
+
+def _of_detail(detail: Any) -> tuple[str, str | None]:
+    """What FastAPI says of a body that it does not take: the first fault, and the field that has it."""
+    match detail:
+        case [{"msg": str(message), "loc": ["body", str(field), *_]}, *_]:
+            return f"{field}: {message}", field
+    return str(detail), None
 
 
 def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
@@ -150,16 +186,39 @@ def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
             **known,
         )
     if status == 413 or (400 <= status < 500 and _TOO_LONG.search(text)):
-        message = "The input is longer than the model's service takes; shorten it."
+        message = _quoting("The input is longer than the model's service takes; shorten it.", said)
         return UpstreamError(message, code="context_length_exceeded", status=400, kind="invalid_request_error", **known)
     if status == 404 or (status == 400 and _NO_MODEL.search(text)):
-        message = "The model's service does not have this model."
+        message = _quoting("The model's service does not have this model.", said)
         return UpstreamError(message, code="model_not_found", status=404, kind="invalid_request_error", **known)
+    if status in (400, 422):
+        message, param = _quoting("The model's service did not take the request.", said), our_param(said.param)
+        kind = "invalid_request_error"
+        return UpstreamError(message, code="invalid_prompt", status=400, kind=kind, param=param, **known)
     if status in (401, 403):
         return UpstreamError(f"The model's service refused this server's key ({status}).", **known)
     if status in (408, 409) or status >= 500:
         return UpstreamError("The model's service failed.", is_retryable=True, wait_s=wait_s, **known)
     return UpstreamError(f"The model's service did not take the request ({status}).", **known)
+
+
+def _quoting(sentence: str, said: _Said) -> str:
+    return f"{sentence} It says: {said.message}" if said.is_told and said.message else sentence
+
+
+def our_param(theirs: str | None) -> str | None:
+    """Our name of the field that a service names by a path in its own request; None when it has none here."""
+    name = re.match(r"\w*", theirs or "")
+    return None if name is None else _OUR_PARAMS.get(name[0])
+
+
+def without(secret: str, text: str) -> str:
+    """The text with stars for the secret, also where its end is cut off."""
+    text = text.replace(secret, "***")
+    for length in range(len(secret) - 1, _MIN_SECRET - 1, -1):
+        if text.endswith(secret[:length]):
+            return f"{text[:-length]}***"
+    return text
 
 
 def _limit_message(wait_s: float | None) -> str:

@@ -33,6 +33,7 @@ from engine.backends.remote.errors import (
     UpstreamError,
     is_about_encoding,
     refused,
+    without,
 )
 from engine.backends.remote.rate_limits import rate_limits_of
 from engine.backends.remote.sse import EventReader
@@ -138,7 +139,7 @@ class Link:
 
     def without_key(self, text: str) -> str:
         """What a service has said, for the log."""
-        return text.replace(self.config.key, "***") if self.config.key else text
+        return without(self.config.key, text) if self.config.key else text
 
     def heard(self, encoding: Encoding, headers: httpx2.Headers) -> None:
         """The service took a request in this encoding, and said this in its answer's head."""
@@ -205,7 +206,8 @@ class Line:
                 if num_idle > 1 and not turn.is_answered:  # once a turn may ask anew at once, in another way
                     raise BrokenStream("it ends, and has brought nothing")
             except UpstreamError as error:
-                error.detail = self._link.without_key(error.detail)
+                if self._config.key:
+                    error.hide(self._config.key)
                 if turn.is_answered:
                     return
                 failures = 1 if turn.num_taken > before else failures + 1
