@@ -20,7 +20,16 @@ from engine.usage import Timing, Usage
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
+    """Why a response is incomplete. policy, place: of the policy behind a `content_filter`; a service's has none."""
+
     reason: str
+    policy: str | UnsetType = UNSET
+    place: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, reason: str, blocked_by: Finding | None) -> "IncompleteDetails":
+        """With what of the finding the client may know."""
+        return cls(reason) if blocked_by is None else cls(reason, blocked_by.policy, blocked_by.place)
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from engine.meter import Meter
 from engine.recorder import Recorder
 from engine.response import Response
 from engine.safety.guard import Guard
+from engine.safety.verdict import Finding
 from engine.settings import Settings
 from engine.status import Reason, Status
 from engine.tokens import Span
@@ -304,8 +305,8 @@ class Live:
             self.notify()
         self.scope.cancel(reason)
 
-    def end(self, reason: Reason) -> None:
-        """The run, if it has not ended by itself, is over now.
+    def end(self, reason: Reason, blocked_by: Finding | None = None) -> None:
+        """The run, if it has not ended by itself, is over now. blocked_by: what is behind a `content_filter`.
 
         When the server stops at a pause, or without waiting for anything, that is not recorded: the run can be taken
         up again as of its last step.
@@ -313,7 +314,7 @@ class Live:
         is_left = self.response.status is Status.PAUSED or not self.scope.cancel_called
         if reason == "server_shutdown" and is_left and self.response.is_open and self.recorder is not None:
             self.recorder.stop()
-        self.response.end(reason, wall_clock())
+        self.response.end(reason, wall_clock(), blocked_by)
         self.record()
 
     @property

@@ -126,9 +126,9 @@ async def _compact(live: Live, settings: Settings) -> Timing | None:
         live.meter.step_started()
     summary = await summarise(sequence, response.id, settings.max_summary_tokens)
     timing = await _settle(live, "summary", summary.usage, summary.timing)
-    if live.guard is not None and await live.guard.weigh(summary.text):
+    if live.guard is not None and (found := await live.guard.weigh(summary.text)):
         response.progress.add(summary.usage)
-        live.end("content_filter")
+        live.end("content_filter", found)
         return None
     window = window_of(response.round.items(), summary.text, settings.max_kept_chars)
     sequence.restart()

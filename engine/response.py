@@ -54,6 +54,7 @@ from engine.progress import Progress
 from engine.request import RunRequest
 from engine.resolving import open_window, seal_window
 from engine.response_object import FINAL_EVENTS, object_of, pause_of
+from engine.safety.verdict import Finding
 from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.status import Reason, Status
@@ -258,7 +259,7 @@ class Response:
         self.progress.num_steps += 1
         self.progress.step_ended(end.usage, timing, is_whole=end.reason != "content_filter")
         if end.reason != "stop":
-            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(end.reason))
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails.of(end.reason, end.blocked_by))
         elif self.hosted.gives_up(self.progress):
             self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails("max_tool_calls"))
         elif self._answers.open or self.progress.messages:
@@ -308,7 +309,7 @@ class Response:
         ]
         return [*(output for output in outputs if output is not None), *self.progress.messages, *batch.messages]
 
-    def end(self, reason: Reason, now: float) -> None:
+    def end(self, reason: Reason, now: float, blocked_by: Finding | None = None) -> None:
         """End the run: incomplete, or cancelled in the background. At a pause it is unsolicited, unless `cancelled`."""
         if not self.is_open:
             return
@@ -319,7 +320,7 @@ class Response:
         if reason == "cancelled" and self.request.echo.background:
             self._finish(Status.CANCELLED, now)
         else:
-            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails(reason))
+            self._finish(Status.INCOMPLETE, now, incomplete_details=IncompleteDetails.of(reason, blocked_by))
 
     def fail(self, error: EngineError, now: float) -> None:
         """End the run as failed, with what the client may know of the error."""

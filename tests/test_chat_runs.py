@@ -221,3 +221,13 @@ async def test_what_the_service_does_not_like_about_a_request_reaches_the_client
         assert (failed["type"], failed["response"]["error"]) == ("response.failed", told)
         *_, error, failed = await served.http().events(temperature=2)
         assert (error["type"], error["error"], failed["response"]["error"]) == ("error", told, told)
+
+
+async def test_a_filter_of_the_service_has_no_policy_of_ours() -> None:
+    async with open_client(ContractServer([Answer(deltas=said("a"), finish="content_filter")])) as client:
+        await client.create()
+        ended = (await client.step())[-1]
+    assert (ended["type"], ended["response"]["incomplete_details"]) == (
+        "response.incomplete",
+        {"reason": "content_filter"},
+    )

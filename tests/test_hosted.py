@@ -325,7 +325,11 @@ async def test_arguments_that_a_policy_blocks_reach_no_tool() -> None:
     async with open_client(HOSTED, host, policies=blocks) as client:
         await client.create(tools=TOOLS)
         frames = await client.step()
-    assert frames[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
+    assert frames[-1]["response"]["incomplete_details"] == {
+        "reason": "content_filter",
+        "policy": "n",
+        "place": "arguments",
+    }
     assert host.calls == []
 
 

@@ -23,6 +23,7 @@ SECRET = "§k-0123456789"  # begins with what no id and no seal has
 KEYS = {"name": "keys", "kind": "patterns", "patterns": ["§k-[0-9]{10}"]}
 FLAG = KEYS | {"action": "flag"}
 MODEL = {"name": "tone", "kind": "model", "model": "m", "labels": {"toxic": 0.5}}
+FILTERED = {"reason": "content_filter", "policy": "keys", "place": "output"}
 BAD, GOOD = {"toxic": 0.9}, {"toxic": 0.1}
 
 LEAK = f"model: test\nsteps:\n  - text: The key is {SECRET}, and so on.\n"
@@ -79,7 +80,7 @@ async def test_summary_that_is_blocked_ends_the_run(lifecycle: str, tmp_path: Pa
         frames = await ask(client, **SHORTENED, include=["response.tokens"], resumable=True)
         assert kinds(frames)[-2:] == ["compaction.compacting", "incomplete"]
         ended = frames[-1]["response"]
-        assert ended["incomplete_details"] == {"reason": "content_filter"}
+        assert ended["incomplete_details"] == FILTERED
         assert ended["safety"] == [{"policy": "keys", "place": "output", "outcome": "blocked", "count": 1}]
         tokens = await server.http().get(f"/v1/responses/{ended['id']}/tokens")
         assert [(span["segment"], span["sampled"]) for span in tokens.json["data"]] == [(0, False)]
@@ -292,7 +293,7 @@ async def test_output_that_is_blocked_ends_the_run_before_the_match(lifecycle: s
         final = frames[-1]
         assert final["type"] == "response.incomplete"
         response = final["response"]
-        assert response["incomplete_details"] == {"reason": "content_filter"}
+        assert response["incomplete_details"] == FILTERED
         (message,) = response["output"]
         assert (message["status"], message["content"][0]["text"]) == ("incomplete", "The key is ")
         assert response["safety"] == [{"policy": "keys", "place": "output", "outcome": "blocked", "count": 1}]
@@ -334,7 +335,7 @@ async def test_reasoning_is_output(lifecycle: str) -> None:  # P93
     async with watching(KEYS, scenario=THINKING, lifecycle=lifecycle) as server, server.connect() as client:
         frames = await ask(client, include=["reasoning.encrypted_content"])
         assert_nothing_of_it(frames)
-        assert frames[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
+        assert frames[-1]["response"]["incomplete_details"] == FILTERED
         assert [item["type"] for item in frames[-1]["response"]["output"]] == ["reasoning"]
 
 
@@ -387,7 +388,7 @@ async def test_text_that_is_blocked_in_a_later_step_ends_an_appended_run() -> No
         await client.send("response.append", input="more")
         frames = await client.step()
         assert_nothing_of_it(frames)
-        assert frames[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
+        assert frames[-1]["response"]["incomplete_details"] == FILTERED
 
 
 # --- classifiers that fail -------------------------------------------------------------------------------------------

@@ -166,7 +166,11 @@ async def test_step_that_a_policy_stops_is_recorded_with_what_was_sampled(ledger
     async with open_served(HELLO, ledger=ledger, policies=[policy]) as server, server.connect() as client:
         await client.create()
         ended = (await client.step())[-1]
-        assert ended["response"]["incomplete_details"] == {"reason": "content_filter"}
+        assert ended["response"]["incomplete_details"] == {
+            "reason": "content_filter",
+            "policy": "greetings",
+            "place": "output",
+        }
     assert [(one.reason, *counted) for one, counted in zip(ledger.segments, recorded(ledger), strict=True)] == [
         ("content_filter", *told(ended))
     ]

@@ -15,6 +15,7 @@ from engine.backends.rate_limit import RateLimit
 from engine.content import TokenLogprob
 from engine.errors import BackendError, NotFound
 from engine.items import Answer, Item
+from engine.safety.verdict import Finding
 from engine.tokens import Span, TokenLog
 from engine.toolspec import Tool
 from engine.usage import Timing, Usage
@@ -150,12 +151,13 @@ class StepEnd(msgspec.Struct, frozen=True):
     """The model stopped. `usage` and `timing` are this step's; timing here has prefill and sampling only.
 
     reason: `stop` (its own end), `max_output_tokens` (the step's limit), `context_length_exceeded` (no room),
-    `content_filter`.
+    `content_filter`. blocked_by: the finding of ours behind that; None for the filter of a service.
     """
 
     reason: Reason
     usage: Usage = Usage()
     timing: Timing = Timing()
+    blocked_by: Finding | None = None
 
 
 Delta = ReasoningDelta | TextDelta | CallStart | CallDelta | CallEnd | StepEnd

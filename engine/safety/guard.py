@@ -150,7 +150,7 @@ class Guard:
             raise _refusal(found)
         end = self._end or self._sequence.interrupt()[-1]
         assert isinstance(end, StepEnd)
-        return self._timed(StepEnd("content_filter", end.usage, end.timing))
+        return self._timed(StepEnd("content_filter", end.usage, end.timing, found))
 
     async def _wait(self) -> bool:
         """Wait for the model or a verdict, whichever comes first. Whether it was the model, and it may go on."""
