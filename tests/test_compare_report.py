@@ -1,14 +1,18 @@
 """What a comparison shows: tables, claims, plots, the page; and what is measured beside the plan's runs."""
 
+import io
 import json
 
 import pytest
 import trio
+from rich.console import Console
 
+from engine.commands.compare import table_of
 from engine.compare import real
 from engine.compare.claims import _beside_chain, spoken, wall_claim, where_it_does_not_help
 from engine.compare.commands import run_commands
 from engine.compare.designs import DESIGNS
+from engine.compare.fitted import fitted
 from engine.compare.folder import compare_folder
 from engine.compare.growth import Growth, budgets, measure_growth
 from engine.compare.plan import AXES, SWITCHES, Plan, full_plan
@@ -17,6 +21,7 @@ from engine.compare.plots import parts_of
 from engine.compare.report import More, Report, keep_more, read_more
 from engine.compare.results import Header, Measurement, Results, RunsDiffer
 from engine.compare.summary import Gain, Middle, Summary
+from engine.compare.tables import Grid
 from engine.compare.work import Script, Step, ToolRun, Work
 from tests.tiny import save_format
 
@@ -85,6 +90,39 @@ def test_tables_have_a_row_for_each_design_and_all_axes(tmp_path) -> None:
 )
 def test_a_gain_is_spoken_with_its_sign(gain, words) -> None:
     assert spoken(gain) == words
+
+
+@pytest.mark.parametrize("width", [60, 79, 80, 100, 200])
+def test_tables_are_legible_in_a_narrow_terminal(tmp_path, width) -> None:
+    turns = real.Turns("append", 1_000, [1, 2, 3], 4, 5, 6, 7)
+    for grid in report(tmp_path, reals=[real.RealModel("a model", "", 2, [turns, turns])]).grids():
+        parts = fitted(grid, width)
+        assert len(parts) == 1 or width < 200
+        assert whole(parts) == [grid.head, *grid.rows]
+        for part in parts:
+            console = Console(width=width, file=io.StringIO())
+            console.print(table_of(part))
+            shown = console.file.getvalue()
+            assert max(map(len, shown.splitlines())) <= width
+            assert all(line in shown for row in (part.head, *part.rows) for cell in row for line in cell.splitlines())
+
+
+def whole(parts: list[Grid]) -> list[tuple[str, ...]]:
+    """The rows of a table that was cut, its head first, with every cell in one line."""
+    of_parts = [list(zip(part.head, *part.rows, strict=True)) for part in parts]
+    columns = [of_parts[0][0], *(column for part in of_parts for column in part[1:])]
+    return [tuple(cell.replace("\n", " ") for cell in row) for row in zip(*columns, strict=True)]
+
+
+def test_no_figure_is_broken() -> None:
+    grid = Grid("t", ("design", "seconds"), [("HTTP, kept", "1.00 ± 0.01 (3.00) +33 %")])
+    assert fitted(grid, 29)[0].rows == [("HTTP, kept", "1.00 ± 0.01\n(3.00) +33 %")]
+    assert fitted(grid, 27)[0].rows == [("HTTP,\nkept", "1.00 ± 0.01\n(3.00)\n+33 %")]
+
+
+def test_a_table_that_fits_is_as_it_was() -> None:
+    grid = Grid("t", ("design", "seconds"), [("a", "1 %")])
+    assert fitted(grid, 80) == [grid]
 
 
 def test_claims_say_what_was_measured_and_what_speaks_against(tmp_path) -> None:

@@ -54,6 +54,7 @@ LAYERS: dict[str, str] = {
         compare/claims
         compare/commands
         compare/designs
+        compare/fitted
         compare/folder
         compare/growth
         compare/link

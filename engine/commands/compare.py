@@ -13,7 +13,7 @@ from typing import Final
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from engine.backends.pretrained import ModelNotAvailable
 from engine.bench.machine import describe_machine
@@ -22,6 +22,7 @@ from engine.commands.serve import UsageError
 from engine.compare import growth, real
 from engine.compare.commands import CannotRun, run_commands
 from engine.compare.designs import DESIGNS
+from engine.compare.fitted import fitted
 from engine.compare.folder import compare_folder
 from engine.compare.plan import Job, Plan, estimate_s, full_plan, quick_plan
 from engine.compare.played import RunFailed
@@ -140,7 +141,8 @@ def show(console: Console, report: Report) -> None:
     """The tables, where there is nothing to gain, what others have published, what is held to what; and the files."""
     console.print(f"All {len(report.results.measured)} runs of a script made the same items, whatever the design.")
     for grid in report.grids():
-        console.print(_table(grid))
+        for part in fitted(grid, console.width):
+            console.print(table_of(part))
     for line in report.against():
         console.print(f"Does not help: {line}")
     for value, what in PUBLISHED:
@@ -152,8 +154,9 @@ def show(console: Console, report: Report) -> None:
         console.print("Plots need matplotlib: pip install 'longloop[plots]'.")
 
 
-def _table(grid: Grid) -> Table:
-    table = Table(*grid.head, title=grid.title)
+def table_of(grid: Grid) -> Table:
+    """As it is shown; its cells have their line breaks already."""
+    table = Table(*(Column(name, no_wrap=True) for name in grid.head), title=grid.title)
     for row in grid.rows:
         table.add_row(*row)
     return table
