@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from pydantic import Field
 READ_ONLY = mcp_types.ToolAnnotations(read_only_hint=True)
 
 
-def _server(calls: list[str], slow_began: threading.Event) -> MCPServer:
+def _server(calls: list[str], slow_began: threading.Event, meanwhile: Callable[[str], None]) -> MCPServer:
     server = MCPServer("shop")
 
     @server.tool(annotations=READ_ONLY)
@@ -28,7 +28,15 @@ def _server(calls: list[str], slow_began: threading.Event) -> MCPServer:
     async def refund(order: int) -> str:
         """Pay an order back."""
         calls.append(f"refund {order}")
+        await asyncio.to_thread(meanwhile, "refund")
         return f"order {order} is paid back"
+
+    @server.tool()
+    async def weigh(order: int) -> str:
+        """Weigh an order."""
+        calls.append(f"weigh {order}")
+        await asyncio.to_thread(meanwhile, "weigh")
+        return f"order {order} weighs 300 g"
 
     @server.tool()
     async def slow(seconds: float) -> str:
@@ -73,13 +81,13 @@ class McpPeer:
 
 
 @contextmanager
-def open_mcp_server() -> Iterator[McpPeer]:
-    """The server, until the block is left."""
+def open_mcp_server(meanwhile: Callable[[str], None] = lambda name: None) -> Iterator[McpPeer]:
+    """The server, until the block is left. meanwhile: is called, in a thread, while `refund` and `weigh` run."""
     calls: list[str] = []
     headers: list[dict[str, str]] = []
     slow_began = threading.Event()
     # Made in its thread: what anyio makes belongs to the event loop around it.
-    make = partial(_noting, calls, headers, slow_began)
+    make = partial(_noting, calls, headers, slow_began, meanwhile)
     config = uvicorn.Config(make, factory=True, port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -95,9 +103,14 @@ def open_mcp_server() -> Iterator[McpPeer]:
         thread.join(10)
 
 
-def _noting(calls: list[str], headers: list[dict[str, str]], slow_began: threading.Event) -> Any:
+def _noting(
+    calls: list[str],
+    headers: list[dict[str, str]],
+    slow_began: threading.Event,
+    meanwhile: Callable[[str], None],
+) -> Any:
     """The server's app, which notes headers and lists."""
-    inner: Any = _server(calls, slow_began).streamable_http_app()
+    inner: Any = _server(calls, slow_began, meanwhile).streamable_http_app()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

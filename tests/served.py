@@ -34,10 +34,11 @@ steps:
 
 
 class Client:
-    """A WebSocket client that thinks in JSON frames."""
+    """A WebSocket client that thinks in JSON frames. `patience_s`: the longest that a frame may take to come."""
 
-    def __init__(self, ws: WebSocketConnection) -> None:
+    def __init__(self, ws: WebSocketConnection, patience_s: float = 5) -> None:
         self.ws = ws
+        self._patience_s = patience_s
 
     async def send(self, type_: str, **fields: Any) -> None:
         """One frame."""
@@ -48,8 +49,8 @@ class Client:
         await self.send("response.create", **({"input": "go", "tools": [FUNCTION]} | fields))
 
     async def receive(self) -> dict[str, Any]:
-        """The next frame, within five seconds."""
-        with trio.fail_after(5):
+        """The next frame."""
+        with trio.fail_after(self._patience_s):
             frame: dict[str, Any] = json.loads(await self.ws.get_message())
         return frame
 
@@ -96,7 +97,9 @@ class Served:
         return Http(self.stream, key)
 
     @asynccontextmanager
-    async def connect(self, query: str = "", headers: list[tuple[bytes, bytes]] | None = None) -> AsyncIterator[Client]:
+    async def connect(
+        self, query: str = "", headers: list[tuple[bytes, bytes]] | None = None, patience_s: float = 5
+    ) -> AsyncIterator[Client]:
         """A WebSocket client; leaving the block drops the connection without a closing handshake."""
         stream = self.stream()
         async with trio.open_nursery() as nursery:
@@ -104,7 +107,7 @@ class Served:
                 ws = await wrap_client_stream(
                     nursery, stream, "localhost", f"/v1/responses{query}", extra_headers=headers
                 )
-            yield Client(ws)
+            yield Client(ws, patience_s)
             await stream.aclose()
             nursery.cancel_scope.cancel()
 

@@ -80,7 +80,7 @@ async def test_tools_are_listed_and_called(peer: McpPeer) -> None:  # P126
     listed = frames[5]["item"]
     assert (listed["server_label"], [tool["name"] for tool in listed["tools"]]) == (
         "shop",
-        ["find", "refund", "slow", "broken", "long", "routed"],
+        ["find", "refund", "weigh", "slow", "broken", "long", "routed"],
     )
     assert listed["tools"][0]["annotations"] == {"readOnlyHint": True}
     assert listed["tools"][0]["input_schema"]["required"] == ["query"]
