@@ -33,7 +33,13 @@ def read_options() -> argparse.Namespace:
 def approves(item: dict, choice: str) -> bool:
     """Whether this call may be made."""
     print(f"\n? {item['server_label']}.{item['name']}({item['arguments']})")
-    return choice == "yes" or (choice == "ask" and input("  approve? [y/N] ").strip().lower() == "y")
+    if choice == "ask" and not sys.stdin.isatty():
+        print("  nobody is here to ask, so it is not made; --approve yes approves such calls")
+    elif choice == "ask":
+        return input("  approve? [y/N] ").strip().lower() == "y"
+    elif choice == "no":
+        print("  not made, because of --approve no")
+    return choice == "yes"
 
 
 def show(item: dict) -> None:

@@ -148,6 +148,7 @@ class ToolRunner:
     async def _decide(self, call: ToolCall) -> None:
         """Approve a call of the server's or not: no answer would leave the run hanging, so without anybody it is no."""
         if self._approve is None:
+            log.warning("%s needs approval and is not made; `approve` decides on such calls", call.name)
             approve, reason = False, "the client approves no MCP calls"
         else:
             approve, reason = await self._approve(call), None

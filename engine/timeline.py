@@ -102,6 +102,12 @@ class Timeline:
         row.text, row.is_error = outcome.output, outcome.is_error
         self._close(f"call {outcome.call.key}", now_s)
 
+    def refuse(self, call: ToolCall, now_s: float) -> None:
+        """A call that the server would have made was not approved."""
+        self.note(
+            f"{_hosted_title(call.item)} was not approved, so it is not made; --approve approves such calls", now_s
+        )
+
     def note(self, text: str, now_s: float) -> None:
         """Something about the run, such as a lost connection."""
         self._finished.append(Row("note", now_s, text=text, duration_s=0, is_error=True))

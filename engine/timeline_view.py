@@ -44,6 +44,8 @@ class View(Protocol):
 
     def answer(self, outcome: ToolOutcome) -> None: ...
 
+    def refuse(self, call: ToolCall) -> None: ...
+
     def retry(self, retry: Retry) -> None: ...
 
     def end(self, result: Result) -> None: ...
@@ -66,6 +68,10 @@ class JsonView:
     def answer(self, outcome: ToolOutcome) -> None:
         line = {"output": outcome.output, "is_error": outcome.is_error, "duration_s": outcome.duration_s}
         self._print({"type": "longloop.tool_output", "call_id": outcome.call.key, **line})
+
+    def refuse(self, call: ToolCall) -> None:
+        line = {"approval_request_id": call.key, "name": call.name, "arguments": call.arguments}
+        self._print({"type": "longloop.not_approved", **line})
 
     def retry(self, retry: Retry) -> None:
         line = {"attempt": retry.attempt, "delay_s": retry.delay_s, "reason": retry.reason.message}
@@ -103,6 +109,10 @@ class TimelineView:
 
     def answer(self, outcome: ToolOutcome) -> None:
         self._timeline.answer(outcome, self._now_s())
+        self._print_finished()
+
+    def refuse(self, call: ToolCall) -> None:
+        self._timeline.refuse(call, self._now_s())
         self._print_finished()
 
     def retry(self, retry: Retry) -> None:

@@ -138,11 +138,12 @@ async def test_call_without_a_call_id_is_answered_by_its_id():
     assert desk.sent[0]["call_id"] == "item_1"
 
 
-async def test_approval_is_refused_without_running_anything():
+async def test_approval_is_refused_without_running_anything(caplog: pytest.LogCaptureFixture):
     desk = Desk()
     answer = await desk.answer("mcp_approval_request", id="r1", name="pay", arguments="{}")
     assert (answer["type"], answer["approval_request_id"], answer["approve"]) == ("mcp_approval_response", "r1", False)
     assert (desk.calls, desk.outcomes) == ([], [])
+    assert caplog.messages == ["pay needs approval and is not made; `approve` decides on such calls"]
 
 
 async def test_approval_is_given_by_whom_the_client_asks():

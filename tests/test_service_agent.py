@@ -52,3 +52,13 @@ def test_service_agent_pays_back_only_what_is_approved(approve: str) -> None:  #
     else:
         assert paid == ""
         assert "did not approve" in done.stdout
+
+
+def test_run_says_how_a_call_is_approved() -> None:  # P127
+    with started([sys.executable, "demos/shop_server.py", "--port", "0"]) as (shop, _), started(SERVE) as (url, _):
+        command = [sys.executable, "-m", "engine", "run", "Help.", "--url", url, "--mcp", f"shop={shop}"]
+        for flags, said in (((), "--approve approves such calls"), (("--approve",), "a teapot")):
+            done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert said in " ".join(done.stdout.split())
+            assert ("was not approved" in done.stdout) is not bool(flags)

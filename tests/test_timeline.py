@@ -178,6 +178,17 @@ def play(view: TimelineView | JsonView) -> None:
     view.end(RESULT)
 
 
+APPROVAL = {"type": "mcp_approval_request", "server_label": "shop", "name": "refund", "arguments": '{"order": 7}'}
+REFUSED = ToolCall("mcpr_1", "refund", '{"order": 7}', Event(APPROVAL))
+
+
+def test_a_call_that_was_not_approved_is_told_with_what_would_help():
+    view, file = view_on(terminal=False)
+    view.refuse(REFUSED)
+    line = "0.00 s ! shop.refund(order=7) was not approved, so it is not made; --approve approves such calls"
+    assert " ".join(file.getvalue().split()) == line
+
+
 def test_without_a_terminal_rows_are_plain_lines():
     view, file = view_on(terminal=False)
     with view.open_region():
@@ -214,7 +225,9 @@ async def test_finished_row_is_not_shown_as_open_any_more(autojump_clock):
 
 def test_json_view_prints_one_object_a_line():
     file = io.StringIO()
-    play(JsonView(file))
+    view = JsonView(file)
+    play(view)
+    view.refuse(REFUSED)
     lines = [json.loads(line) for line in file.getvalue().splitlines()]
     assert [line["type"] for line in lines] == [
         "response.created",
@@ -223,8 +236,9 @@ def test_json_view_prints_one_object_a_line():
         "longloop.retry",
         "response.done",
         "longloop.result",
+        "longloop.not_approved",
     ]
-    assert lines[-1]["result"]["text"] == "hi"
+    assert lines[-2]["result"]["text"] == "hi"
 
 
 @pytest.mark.parametrize(("duration", "shown"), [(None, "…bcdef"), (1.0, "abcde…")])

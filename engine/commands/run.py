@@ -101,9 +101,11 @@ def _mcp_tool(written: str) -> dict[str, Any]:
     return {"type": "mcp", "server_label": label} | ({"server_url": url} if url else {})
 
 
-async def _approve(call: ToolCall) -> bool:
+async def _approve(approves: bool, view: JsonView | TimelineView, call: ToolCall) -> bool:
     await trio.lowlevel.checkpoint()
-    return True
+    if not approves:
+        view.refuse(call)
+    return approves
 
 
 def _run_until_interrupted(options: RunOptions, *, as_json: bool) -> int:
@@ -181,7 +183,7 @@ async def _show(options: RunOptions, url: str, view: JsonView | TimelineView) ->
         on_tool_call=view.call,
         on_tool_output=view.answer,
         on_retry=view.retry,
-        approve=_approve if options.approves else None,
+        approve=partial(_approve, options.approves, view),
     ) as run:
         result = await _turn(run, view)
         while options.keep_open and result.status == "in_progress" and (text := await _ask()):
