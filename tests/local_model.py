@@ -23,7 +23,7 @@ class NumbersParser:
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None) -> list[Delta]:
         return [TextDelta("".join(f"{id_} " for id_ in ids))]
 
-    def close(self) -> list[Delta]:
+    def close(self, *, is_cut: bool = False) -> list[Delta]:
         return []
 
 

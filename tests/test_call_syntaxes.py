@@ -272,3 +272,38 @@ def test_json_that_begins_a_turn_of_llama_is_held_no_longer_than_it_may_be_a_cal
     assert parser.feed(PLAIN.encode('{"a": 1')) == []
     assert parser.feed(PLAIN.encode("}")) == [TextDelta('{"a": 1}')]
     assert reader(HERMES).feed(PLAIN.encode('{"a": 1')) == [TextDelta('{"a": 1')]
+
+
+# --- cut steps
+
+
+def text_of(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+
+# Without a tag, an object that does not begin like a call is as likely an answer in JSON.
+USUAL = [case for case in range(len(CASES)) if CASES[case][0] is not LLAMA or not CASES[case][1].startswith('{"type')]
+
+
+@pytest.mark.parametrize("case", USUAL)
+def test_a_step_that_is_cut_shows_no_more_text_than_the_whole_one(case):  # P29
+    family, text, whole = CASES[case]
+    ids = PLAIN.encode(text)
+    for size in range(len(ids)):
+        parser = reader(family)
+        deltas = joined(parser.feed(ids[:size]) + parser.close(is_cut=True))
+        assert text_of(whole).startswith(text_of(deltas)), text[:size]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"answer": [1, 2', '{"answer": [1, 2'),
+        ('{"name": "Ada", "born', '{"name": "Ada", "born'),
+        ('{"name": "get_w', ""),
+        ('{"na', ""),
+    ],
+)
+def test_without_a_tag_a_cut_answer_in_json_is_text_unless_it_begins_like_a_call(text, shown):
+    parser = reader(LLAMA)
+    assert text_of(parser.feed(PLAIN.encode(text)) + parser.close(is_cut=True)) == shown

@@ -128,6 +128,49 @@ def test_a_text_gives_its_deltas(name):
     assert parse(text) == expected
 
 
+def words(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+
+TWO_CALLS = "Let me see.\n" + PARIS + "\n" + call("files.find", '{"what": "a <tool_call> b"}')
+
+
+@pytest.mark.parametrize("size", range(len(PLAIN.encode(TWO_CALLS)) + 1))
+def test_a_step_that_is_cut_anywhere_in_its_calls_shows_none_of_their_syntax(size):  # P29
+    parser = StreamParser(PLAIN, SMOLLM2, TOOLS)
+    whole = parse(TWO_CALLS, family=SMOLLM2)
+    deltas = joined(parser.feed(PLAIN.encode(TWO_CALLS)[:size]) + parser.close(is_cut=True))
+    assert words(whole).startswith(words(deltas))
+    calls, all_calls = ([delta for delta in some if not isinstance(delta, TextDelta)] for some in (deltas, whole))
+    last = calls.pop() if calls and isinstance(calls[-1], CallDelta) else CallDelta("")
+    assert calls == all_calls[: len(calls)]
+    assert not last.text or all_calls[len(calls)].text.startswith(last.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a <tool_", [TextDelta("a ")]),
+        ("a <tool_call>", [TextDelta("a ")]),
+        ("a <", [TextDelta("a ")]),
+        ("a <b", [TextDelta("a <b")]),
+        ("<think>hm</thi", [ReasoningDelta("hm")]),
+        ('<tool_call>{"name": "nope", "argu', []),
+        ('<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}', WEATHER),
+        ("<tool_call>no call</tool_call>", [TextDelta("<tool_call>no call</tool_call>")]),
+        ("\n\n<tool", []),
+    ],
+)
+def test_what_a_cut_leaves_of_a_tag_is_not_shown(text, shown):
+    parser = StreamParser(PLAIN, HERMES, TOOLS)
+    assert joined(parser.feed(PLAIN.encode(text)) + parser.close(is_cut=True)) == shown
+
+
+def test_where_a_tag_is_a_token_its_first_characters_are_text_also_at_a_cut():
+    parser = StreamParser(TAGGED, HERMES, TOOLS)
+    assert joined(parser.feed(TAGGED.encode("a <")) + parser.close(is_cut=True)) == [TextDelta("a <")]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_cut_anywhere_changes_nothing(name):
     text, expected = CASES[name]

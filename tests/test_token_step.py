@@ -23,7 +23,7 @@ class HoldingParser(NumbersParser):
         self._held = [last]
         return super().feed(said) if said else []
 
-    def close(self) -> list[Delta]:
+    def close(self, *, is_cut: bool) -> list[Delta]:
         return super().feed(self._held) if self._held else []
 
 

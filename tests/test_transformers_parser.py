@@ -50,13 +50,13 @@ def form(tmp_path_factory) -> PromptFormat:
     return PromptFormat.load(folder)
 
 
-def parse(form: PromptFormat, text: str, cuts: list[int] | None = None):
+def parse(form: PromptFormat, text: str, cuts: list[int] | None = None, *, is_cut: bool = False):
     prompt = Prompt(form, RunSpec(response_id="r", model="m", tools=[WEATHER]))
     parser = prompt.new_parser(StepSpec())
-    ids = [*form.encode([Span(text, True)]), STOP_ID]
+    ids = [*form.encode([Span(text, True)]), *([] if is_cut else [STOP_ID])]
     borders = range(len(ids) + 1) if cuts is None else sorted({0, len(ids), *cuts})
     deltas = [delta for start, end in pairwise(borders) for delta in parser.feed(ids[start:end])]
-    return joined(deltas + parser.close()), parser
+    return joined(deltas + parser.close(is_cut=is_cut)), parser
 
 
 def call(arguments: str):
@@ -100,3 +100,9 @@ def test_a_call_that_nothing_can_hold_cannot_be_required(form):
 
 def test_its_template_is_tried_like_all_others(form):
     assert (form.family.name, form.family.shows_tools, form.family.shows_calls) == ("transformers", True, True)
+
+
+@pytest.mark.parametrize("rest", ["", '{"city"', '{"city": "Paris"}:en'])
+def test_a_call_that_is_cut_is_no_text(form, rest):
+    deltas, _ = parse(form, f"((hm))Well. call:get_weather{rest}", is_cut=True)
+    assert deltas == [ReasoningDelta("hm"), TextDelta("Well. ")]

@@ -46,15 +46,13 @@ class HarmonyParser(TextReader):
     def _is_thinking(self) -> bool:
         return self._state is _State.REASONING
 
-    def _finish(self) -> None:
+    def _finish(self, is_cut: bool) -> None:
         match self._state:
             case _State.HEADER:
-                if not _CHANNEL.search(self._held):
+                if not is_cut and not _CHANNEL.search(self._held):
                     self._say(self._split_held(len(self._held)))
-            case _State.TEXT:
-                self._say(self._split_held(len(self._held)))
-            case _State.REASONING:
-                self._emit(ReasoningDelta(self._held))
+            case _State.TEXT | _State.REASONING:
+                self._give(self._split_held(len(self._held) - (self._num_begun(_ENDS) if is_cut else 0)))
             case _State.ARGUMENTS:
                 self._flush_custom_input()
             case _State.AFTER_CALL:

@@ -5,7 +5,8 @@
                                      ◀──────────────── another call ────────────┘
 
 Only what could still be the start of a tag is held back. Deltas put together are the same whatever the cuts between
-ids. Nothing is lost: what looks like a call and turns out to be none (unknown tool, broken JSON) is text. White space
+ids. Nothing is lost: what looks like a call and turns out to be none (unknown tool, broken JSON) is text; but where the
+step was cut, what may be the beginning of a tag or of a call is not shown, as nobody can say what it is. White space
 between tags is no text; it parts calls from each other. A family without a tag (Llama) calls where a turn begins with
 a JSON object; what is there is held until that is a call, or is none.
 """
@@ -28,7 +29,8 @@ from engine.backends.toolset import ToolSet
 from engine.backends.vocabulary import Vocabulary
 from engine.toolspec import Tool
 
-_BARE_CALL: Final = re.compile(r"\s*;?\s*(?=\{)")  # Llama parts calls by semicolons
+_PARTING: Final = " \n\t;"  # what Llama parts calls by
+_BARE_CALL: Final = re.compile(r"\s*;?\s*(?=\{)")
 _EXTRA_KEYS: Final = re.compile(r"\s*,[^{}\[\]]*(?=\})")  # behind the arguments: an id, say
 
 _EXTRA_BEGUN: Final = re.compile(r"\s*,[^{}\[\]]*")
@@ -63,16 +65,19 @@ class StreamParser(TextReader):
     def _is_thinking(self) -> bool:
         return self._state is _State.REASONING
 
-    def _finish(self) -> None:
+    def _finish(self, is_cut: bool) -> None:
         match self._state:
             case _State.HEAD:
-                self._call_or_text(self._split_held(len(self._held)))
+                rest = self._split_held(len(self._held))
+                if not self._called_loosely(rest) and not (is_cut and self._may_be_call(rest)):
+                    self._no_call(rest)
             case _State.TEXT:
-                self._text(self._split_held(len(self._held)))
-                if self._space and not self._is_after_tag:
+                self._text(self._split_held(len(self._held) - (self._num_unclear() if is_cut else 0)))
+                if self._space and not self._is_after_tag and not is_cut:
                     self._say(self._space)
             case _State.REASONING:
-                self._emit(ReasoningDelta(self._held))
+                num_begun = self._num_begun([self._reasoning_end]) if is_cut else 0
+                self._emit(ReasoningDelta(self._held[: len(self._held) - num_begun]))
             case _State.ARGUMENTS:
                 self._flush_custom_input()
             case _State.TAIL:
@@ -117,7 +122,7 @@ class StreamParser(TextReader):
             self._opening = self._split_held(begun.end())
             self._enter(_State.HEAD)
             return True
-        return not self._held.strip(" \n\t;")
+        return not self._held.strip(_PARTING)
 
     def _in_reasoning(self) -> bool:
         tag = self._reasoning_end
@@ -153,7 +158,9 @@ class StreamParser(TextReader):
         end = self._end_of_no_call()
         if end is None:
             return False
-        self._call_or_text(self._split_held(end))
+        body = self._split_held(end)
+        if not self._called_loosely(body):
+            self._no_call(body)
         return True
 
     def _name(self, written: str) -> str:
@@ -214,8 +221,22 @@ class StreamParser(TextReader):
             return None
         return 0 if end is Verdict.OTHER else end if isinstance(end, int) else None
 
-    def _call_or_text(self, body: str) -> None:
-        """A call that did not come in the usual form: other key order, arguments as a string; or no call at all."""
+    def _num_unclear(self) -> int:
+        """How many characters at the end of a text may belong to a call."""
+        may_part_calls = self._may_begin and self._space is not None and not self._held.strip(_PARTING)
+        return len(self._held) if may_part_calls else self._num_begun(self._openers)
+
+    def _may_be_call(self, body: str) -> bool:
+        """Whether this begins a call: always behind a tag, and without one as far as it is written like one."""
+        if self._opening.strip(_PARTING):
+            return True
+        at = follow(body, self._syntax.begin + self._syntax.before_name)
+        return at is Verdict.MORE or (
+            isinstance(at, int) and any(label.startswith(body[at:].partition('"')[0]) for label in self._tools.by_label)
+        )
+
+    def _called_loosely(self, body: str) -> bool:
+        """Whether it is a call, in another form than the usual one: other key order, arguments as a string."""
         syntax = self._syntax
         bare = body.removesuffix(syntax.close) if syntax.close else body
         if syntax.is_json and (call := _loose_call(bare.strip().lstrip("["), self._tools)):
@@ -224,7 +245,10 @@ class StreamParser(TextReader):
             self._argue(arguments)
             self._end_arguments()
             self._end_call(_State.TEXT if syntax.close or not syntax.end else _State.TAIL)
-            return
+            return True
+        return False
+
+    def _no_call(self, body: str) -> None:
         self._state = _State.TEXT
         self._searched = 0
         self._is_after_tag = self._was_after_tag

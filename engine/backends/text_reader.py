@@ -29,6 +29,7 @@ class TextReader(ABC):
         controls = vocabulary.controls
         self._detokenizer = Detokenizer(vocabulary, frozenset(controls[tag] for tag in shown if tag in controls))
         self._placed = PlacedTokens(vocabulary)
+        self._controls = controls
         self._held = ""
         self._custom_input: list[str] | None = None
         self._deltas: list[Delta] = []
@@ -49,14 +50,18 @@ class TextReader(ABC):
             self.num_reasoning += was_thinking or self._is_thinking
         return self._take()
 
-    def close(self) -> list[Delta]:
-        """The step is over: what was held back. A call whose arguments were cut off gets no CallEnd."""
-        rest = self._detokenizer.close()
-        self._placed.add_text(len(rest))
-        self._held += rest
+    def close(self, *, is_cut: bool = False) -> list[Delta]:
+        """The step is over: what was held back. A call whose arguments were cut off gets no CallEnd.
+
+        is_cut: the model would have gone on. What may be the beginning of a tag or a call is not shown then, nor is the
+        beginning of a character.
+        """
+        if rest := "" if is_cut else self._detokenizer.close():
+            self._placed.add_text(len(rest))
+            self._held += rest
         while self._held and self._advance():
             pass
-        self._finish()
+        self._finish(is_cut)
         self._held = ""
         return self._take()
 
@@ -70,7 +75,7 @@ class TextReader(ABC):
         """Whether there may be more to do with what is held."""
 
     @abstractmethod
-    def _finish(self) -> None:
+    def _finish(self, is_cut: bool) -> None:
         """Give out what is left at the step's end."""
 
     # --- calls
@@ -102,6 +107,10 @@ class TextReader(ABC):
         """Give out text that ends where what is held begins."""
         if text:
             self._emit(TextDelta(text, self._placed.take(len(text), len(self._held))))
+
+    def _num_begun(self, tags: Iterable[str]) -> int:
+        """How many characters at the end may be the beginning of a tag. One that is a token comes as a whole."""
+        return max((overlap(self._held, tag) for tag in tags if tag not in self._controls), default=0)
 
     def _split_held(self, at: int) -> str:
         piece, self._held = self._held[:at], self._held[at:]

@@ -24,7 +24,7 @@ class Parser(Protocol):
     @property
     def num_reasoning(self) -> int: ...
     def feed(self, ids: Sequence[int], chances: Sequence[Chance] | None = None, /) -> list[Delta]: ...
-    def close(self) -> list[Delta]: ...
+    def close(self, *, is_cut: bool) -> list[Delta]: ...
 
 
 class Step:
@@ -141,14 +141,16 @@ class Step:
             raise self._error
         if self._finished is None:
             return []
-        return [*self._parser.close(), self._end(self._reason(self._finished), self._finished)]
+        end = self._end(self._reason(self._finished), self._finished)
+        return [*self._parser.close(is_cut=end.reason != "stop"), end]
 
     def interrupt(self, now: float) -> list[Delta]:
         """All that is left to say, and the end. Raises BackendError when the step has failed."""
         deltas = self._said()
         if self._error:
             raise self._error
-        return [*deltas, *self._parser.close(), self._end("stop", self._finished or self._as_seen(now))]
+        is_cut = self._finished is None or self._finished.reason != "stop"
+        return [*deltas, *self._parser.close(is_cut=is_cut), self._end("stop", self._finished or self._as_seen(now))]
 
     def _said(self) -> list[Delta]:
         deltas, self._parsed = self._parsed, []

@@ -48,7 +48,9 @@ class TransformersParser(TextReader):
             self._on(event)
         return False
 
-    def _finish(self) -> None:
+    def _finish(self, is_cut: bool) -> None:
+        if is_cut and self._field == "tool_calls":
+            return
         try:
             _, events = self._parser.finalize()
         except ValueError:
