@@ -52,8 +52,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_items(self) -> bool:
-        """Whether its items may be needed again: by a run that goes on from it, or to make its context shorter."""
-        return self.lifecycle != "append" or self.compact_threshold is not None or self.compacts_first
+        """Whether its items may be needed again.
+
+        By a run that goes on from it, to make its context shorter, or because a client left hosted ones out.
+        """
+        is_shortened = self.compact_threshold is not None or self.compacts_first
+        return self.lifecycle != "append" or is_shortened or any(tool.hosted for tool in self.tools)
 
     @property
     def conversation_id(self) -> str | None:

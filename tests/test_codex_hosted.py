@@ -1,7 +1,8 @@
 """Codex, unmodified, in runs with hosted items: which of them it goes on from as ever, and which make it start over.
 
 It goes on only from items that it knows. Of what it does not know it keeps nothing, so a history that it sends lacks
-such calls and what came of them. 0.98 does not compare what it has with what it was sent, and appends whatever comes.
+such calls and what came of them; the server puts them back (left_out.py). 0.98 does not compare what it has with what
+it was sent, and appends whatever comes.
 """
 
 import sys
@@ -135,7 +136,7 @@ async def test_codex_goes_on_from_hosted_items_that_it_knows(
 )
 async def test_a_search_and_a_function_of_the_servers_beside_its_own_commands(
     version: str, expected: list[str], tmp_path: Path
-) -> None:  # P120, P122
+) -> None:  # P120, P122, P131
     """As users have it: `longloop serve --tools … --set offer_tools=true --set web_search_url=…`."""
     (tmp_path / "company.py").write_text(STOCK)
     with started([sys.executable, "demos/search_provider.py"]) as (search_url, _):
@@ -149,7 +150,7 @@ async def test_a_search_and_a_function_of_the_servers_beside_its_own_commands(
     assert call["output"] == "seven of bolt"
     first, last = (message["text"] for message in result.items("agent_message"))
     assert "About: tides" in first and "one" in first, "the model was told what both have found"
-    assert "two" in last and "seven of bolt" not in last, "Codex has not kept it, so the model is not told"
+    assert "two" in last and "seven of bolt" in last, "Codex has not kept it, but the model is told"
     kept = ["web_search_call", *["function_call", "function_call_output"] * 2]
     assert sorted(repeated(recorder, -1)) == sorted(kept)
 

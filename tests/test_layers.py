@@ -291,6 +291,7 @@ LAYERS: dict[str, str] = {
         hosted/seccomp
         item_style
         journal
+        left_out
         listing
         log
         made

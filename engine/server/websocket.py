@@ -220,8 +220,9 @@ class Connection:
         )
         validate_ms = now_ms() - started_ms
         previous_id = request.previous_response_id
+        given = request.items if previous_id else self._lanes.with_left_out(stream_id, request.items)
         said = self._steering.waiting_items(stream_id, previous_id)
-        request = msgspec.structs.replace(request, items=[*request.items, *said])
+        request = msgspec.structs.replace(request, items=[*given, *said])
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
