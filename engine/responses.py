@@ -1,4 +1,4 @@
-"""The owner of all runs: starts their loops, finds them by id, checks appends against model and state, drains them."""
+"""The owner of all runs: starts their loops, finds them by id, appends to them, drains them."""
 
 import logging
 from contextlib import suppress
@@ -10,6 +10,7 @@ import trio
 
 from engine import loop
 from engine.answers import Appended
+from engine.appending import append
 from engine.archive import Archive
 from engine.backends.base import Backend, Extension, Route, Sequence, ToolChoice
 from engine.clock import now_ms, wall_clock
@@ -18,7 +19,7 @@ from engine.continuation import Continuation, check_input
 from engine.conversations import Conversations, telling_own_input
 from engine.errors import RequestError
 from engine.hosted.toolbox import Toolbox
-from engine.hosting import Hosting, approvals_in, begin_hosting, has_approvals, open_hosting, reopen_hosting
+from engine.hosting import Hosting, approvals_in, begin_hosting, open_hosting
 from engine.ids import mint_id, mint_within
 from engine.items import Item
 from engine.ledger import Ledger
@@ -30,11 +31,11 @@ from engine.opening import (
     count_input,
     open_given,
     open_sequence,
-    prepare,
     prepare_run,
     without_sequence,
 )
 from engine.parameters import unsupported
+from engine.recall import Recall
 from engine.records import Records, response_not_found
 from engine.references import resolve
 from engine.request import Lifecycle, RunRequest
@@ -47,7 +48,7 @@ from engine.sealing import Sealer
 from engine.settings import Settings
 from engine.store import Store
 from engine.till import Till
-from engine.vetting import look_ahead, look_at_append, look_at_start, open_free_guard, open_guard
+from engine.vetting import look_ahead, look_at_start, open_free_guard, open_guard
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,10 @@ class Responses:
         self._toolbox = toolbox
         self._settings = settings
         self._archive = Archive(store, backend, settings, sealer) if store is not None else None
-        self._taking_up = trio.Lock()
         self._till = Till(ledger, settings)
         self.runs = RunTable(settings, nursery)
         self.records = Records(self.runs, self._archive)
+        self._recall = Recall(self.runs, self._archive, self._till, lookout, toolbox)
 
     @property
     def is_draining(self) -> bool:
@@ -314,40 +315,11 @@ class Responses:
 
     async def watch(self, response_id: str, principal: str) -> Live:
         """The run with this id, in memory or stored, to be read; nothing happens to it. Raises NotFound."""
-        return await self._recall(response_id, principal, takes_up=False)
+        return await self._recall.find(response_id, principal, takes_up=False)
 
     async def recall(self, response_id: str, principal: str) -> Live:
         """The run with this id, in memory or from the store; one that was open there goes on. Raises NotFound."""
-        return await self._recall(response_id, principal, takes_up=True)
-
-    async def _recall(self, response_id: str, principal: str, *, takes_up: bool) -> Live:
-        if live := self.runs.find(response_id, principal):
-            return live
-        if self._archive is None:
-            raise response_not_found(response_id)
-        async with self._taking_up:  # or two who ask at once would each take it up
-            if live := self.runs.find(response_id, principal):
-                return live
-            next_segment = await self._till.next_segment(response_id) if takes_up else 0
-            found = await self._archive.rest(response_id, principal)
-            if found is None:
-                raise response_not_found(response_id)
-            live, revived = found
-            if not live.is_resting:
-                return live
-            if not takes_up:
-                if self.is_draining:
-                    live.drain()
-                return live
-            self.runs.admit(principal)
-            hosting = await reopen_hosting(self._toolbox, live.response)
-            if not self._archive.take_up(live, revived):
-                raise response_not_found(response_id)
-            begin_hosting(self._toolbox, live, hosting)
-            live.guard = open_guard(self._lookout, live.response)
-            live.meter = self._till.meter_again(live.response, principal, live.sequence, next_segment)
-            self.runs.carry_soon(live, None)
-            return live
+        return await self._recall.find(response_id, principal, takes_up=True)
 
     def cancel(self, response_id: str, principal: str) -> None:
         """End an open run because its client wants that. Raises NotFound."""
@@ -357,37 +329,8 @@ class Responses:
         live.cancel("cancelled")
 
     async def append(self, live: Live, items: list[Item], choice: ToolChoice | None, started_ms: float) -> Appended:
-        """Check an append against the state and the model, then commit all of it. Raises RequestError: nothing changed.
-
-        `started_ms` is when the frame arrived (now_ms), for the run's timing.
-        """
-        response = live.response
-        batch = response.check(items)
-        if batch.messages and not batch.answers:
-            self._till.check(live.principal)
-        live.validate_ms += now_ms() - started_ms
-        new_items = response.peek_new_items(batch)
-        extension, looked = None, None
-        while (batch.answers or batch.messages) and extension is None:
-            looked = await look_at_append(self._lookout, response, batch, items)
-            prepared = await prepare(live.sequence, new_items, items)
-            # While a long output was tokenised the run may have moved on, or another connection have answered.
-            batch = response.check(items)
-            before, new_items = new_items, response.peek_new_items(batch)
-            extension = prepared if new_items == before else None
-        if batch.parts:
-            live.postpone(self._settings.pause_ttl_s)
-        if live.guard is not None and looked is not None:
-            live.guard.took(looked)
-        goes_on = response.commit(batch, choice)
-        if live.hosted is not None and has_approvals(batch):
-            live.hosted.approvals_came()
-        if goes_on:
-            live.extension = None if response.answers.is_unsettled else extension
-            live.resume()
-        elif batch.answers or batch.parts:
-            live.stir()
-        return Appended([*batch.answers, *batch.repeated], response.still_pending())
+        """See appending. Raises RequestError: nothing changed."""
+        return await append(live, items, choice, started_ms, self._till, self._lookout, self._settings)
 
     # --- stopping ---
 

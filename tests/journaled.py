@@ -8,6 +8,7 @@ import msgspec
 from engine.events import encode_event
 from engine.journal import Journal, encode_start
 from engine.response import Response
+from engine.response_state import ResponseState
 from engine.revival import Recorded, read
 from engine.settings import Settings
 from engine.tokens import Span, TokenLog
@@ -93,7 +94,7 @@ class JournaledRun(Run):
 def state_of(response: Response) -> Any:
     """All that a response is, but for the form in which its log keeps things and the watching above."""
     others = ("log", "_writer", "request", "hosted")
-    held = {name: value for name, value in vars(response).items() if name not in others}
+    held = {name: getattr(response, name) for name in ResponseState.__slots__ if name not in others}
     log, writer = response.log, response._writer
     hosted = [response.hosted._tools, response.hosted._to_run, writer.hosted.under_way]
     readable = [encode_event(log.read(seq)) for seq in range(log.oldest, log.next)]

@@ -104,11 +104,13 @@ LAYERS: dict[str, str] = {
         timeline_view
     """,
     "responses": """
+        appending
         archive
         compacting
         conversations
         hosting
         opening
+        recall
         references
         records
         responses
@@ -302,6 +304,7 @@ LAYERS: dict[str, str] = {
         resolving
         response
         response_object
+        response_state
         revival
         routing
         safety/fake
