@@ -57,7 +57,7 @@ class JournaledRun(Run):
         self._watch()
 
     def _watch(self) -> None:
-        response: Any = self.response
+        response: Any = _Watched(self.response)
         for name in ("end_step", "complete_without_sampling", "end", "fail"):
             setattr(response, name, self._recording(getattr(response, name), is_step=name == "end_step"))
         take = response.take_new_items
@@ -68,6 +68,7 @@ class JournaledRun(Run):
             return items
 
         response.take_new_items = take_and_note
+        self.response = response
 
     def _recording(self, act: Callable[..., None], *, is_step: bool) -> Callable[..., None]:
         def acted(*args: Any, **named: Any) -> None:
@@ -89,6 +90,16 @@ class JournaledRun(Run):
         if self.response.request.wants_tokens:
             self.response.tokens_joined(list(self.tokens.since(self._tokens_seen)))
             self._tokens_seen = self.tokens.total
+
+
+class _Watched:
+    """A response some of whose methods are others."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
 
 
 def state_of(response: Response) -> Any:
