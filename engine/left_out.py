@@ -5,11 +5,15 @@ what its hosted calls have given, and call again. What the client has left out i
 where the input repeats all else that the run's context holds, item by item, the calls and their outputs are put back.
 """
 
-from collections.abc import Iterable
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 from engine.answers import Answers
 from engine.content import Content, InputFile, InputImage, text_of
+from engine.errors import RequestError
 from engine.items import (
     Answer,
     Call,
@@ -25,28 +29,50 @@ from engine.items import (
 )
 from engine.made import is_internal
 
+_PLACE: Final = re.compile(r"input\[(\d+)\](.*)")
 
-def with_left_out(items: list[Item], context: list[Item], answers: Answers) -> list[Item]:
-    """The input with what it lacks of the context of the run before; unchanged where it repeats that otherwise.
+
+@dataclass(frozen=True)
+class Whole:
+    """An input with what it lacked. places: of each item in the input as it came, None for what was not in it."""
+
+    items: list[Item]
+    places: list[int | None]
+
+    @contextmanager
+    def telling_own_places(self) -> Iterator[None]:
+        """Around what takes these items: errors name the place in the input as it came."""
+        try:
+            yield
+        except RequestError as error:
+            if found := _PLACE.fullmatch(error.param or ""):
+                place = self.places[int(found[1])] if int(found[1]) < len(self.places) else None
+                error.param = "input" if place is None else f"input[{place}]{found[2]}"
+            raise
+
+
+def with_left_out(items: list[Item], context: list[Item], answers: Answers) -> Whole | None:
+    """The input with what it lacks of the context of the run before; None where it repeats that otherwise.
 
     answers: of that run, whose calls may still be open.
     """
-    whole: list[Item] = []
+    whole: list[tuple[Item, int | None]] = []
     place = 0
     for one in context:
         if is_internal(one):
-            whole.append(one)
+            whole.append((one, None))
             continue
         place = _behind_hosted(items, place, one)
         if place < len(items) and _is_same(items[place], one):
-            whole.append(one)
+            whole.append((one, place))
             place += 1
         elif isinstance(one, Reasoning):
-            whole.append(one)
+            whole.append((one, None))
         elif not isinstance(one, McpApprovalRequest):  # one that the client does not know, and so did not answer
-            return items
-    whole += _outputs_first(items[place:], answers)
-    return whole if _has_hosted_calls(whole) else items
+            return None
+    whole += _outputs_first(list(enumerate(items))[place:], answers)
+    found = Whole([item for item, _ in whole], [place for _, place in whole])
+    return found if _has_hosted_calls(found.items) else None
 
 
 def _behind_hosted(items: list[Item], place: int, one: Item) -> int:
@@ -56,15 +82,17 @@ def _behind_hosted(items: list[Item], place: int, one: Item) -> int:
     return place
 
 
-def _outputs_first(items: list[Item], answers: Answers) -> list[Item]:
+def _outputs_first(items: list[tuple[int, Item]], answers: Answers) -> list[tuple[Item, int | None]]:
     """What follows on the context: outputs of its open calls, in their order, and then all else."""
-    given = {answer_key(item): item for item in items if isinstance(item, Answer)}
-    outputs: list[Item] = []
+    given = {answer_key(item): place for place, item in items if isinstance(item, Answer)}
+    by_place = dict(items)
+    outputs: list[tuple[Item, int | None]] = []
     for key, entry in answers.open.items():
-        if output := entry.output if entry.is_hosted else given.get(key):
-            outputs.append(output)
-    taken = {id(output) for output in outputs}
-    return [*outputs, *(item for item in items if id(item) not in taken and not _is_echo(item, answers))]
+        if entry.is_hosted and entry.output:
+            outputs.append((entry.output, None))
+        elif not entry.is_hosted and key in given:
+            outputs.append((by_place.pop(given[key]), given[key]))
+    return [*outputs, *((item, place) for place, item in by_place.items() if not _is_echo(item, answers))]
 
 
 def _is_echo(item: Item, answers: Answers) -> bool:

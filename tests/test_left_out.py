@@ -52,7 +52,9 @@ def shape(items: list[Item]) -> list[str]:
 
 
 def restored(run: HostedRun, items: list[Item]) -> list[str]:
-    return shape(with_left_out(items, run.context, run.response.answers))
+    whole = with_left_out(items, run.context, run.response.answers)
+    assert whole is not None
+    return shape(whole.items)
 
 
 def test_calls_and_outputs_are_put_back_in_their_places() -> None:  # P131
@@ -63,7 +65,8 @@ def test_calls_and_outputs_are_put_back_in_their_places() -> None:  # P131
         *("=hc_0", "=call_0", "=hc_1", "user"),
     ]
     whole = with_left_out([*repeated(run), *new], run.context, run.response.answers)
-    told = [one.output for one in whole if isinstance(one, FunctionCallOutput)]
+    assert whole is not None and whole.places == [0, 1, None, 2, None, None, 3, None, 4]
+    told = [one.output for one in whole.items if isinstance(one, FunctionCallOutput)]
     assert told == ["found 1", "mine", "found 2"]
 
 
@@ -113,7 +116,7 @@ def test_what_is_not_that_history_stays_as_it_is() -> None:  # P131
         [asked, said, item(type="function_call", call_id="x", name="weather", arguments="{}"), output("x")],
         [asked, said],
     ):
-        assert with_left_out(items, run.context, run.response.answers) is items
+        assert with_left_out(items, run.context, run.response.answers) is None
 
 
 def test_nothing_is_put_back_where_nothing_was_hosted_or_a_call_was_cut() -> None:
@@ -122,7 +125,7 @@ def test_nothing_is_put_back_where_nothing_was_hosted_or_a_call_was_cut() -> Non
     cut.response.end("cancelled", NOW)
     for run in (plain, cut):
         items = [*repeated(run), user()]
-        assert with_left_out(items, run.context, run.response.answers) is items
+        assert with_left_out(items, run.context, run.response.answers) is None
 
 
 @st.composite
@@ -144,7 +147,7 @@ def test_any_context_comes_back_whole(context: list[Item]) -> None:  # P131
     items = [*(without_id(one) for one in context if not is_internal(one)), user()]
     found = with_left_out(items, context, Answers(100))
     has_hosted = any(is_internal(one) for one in context if isinstance(one, Call))
-    assert shape(found) == shape([*context, user()] if has_hosted else items)
+    assert (found and shape(found.items)) == (shape([*context, user()]) if has_hosted else None)
 
 
 HOSTED = """
@@ -166,6 +169,8 @@ async def test_a_lane_gives_them_back_and_another_connection_cannot(lifecycle: s
             (own,) = [one for one in made if one["type"] == "function_call"]
             answer = {"type": "function_call_output", "call_id": own["call_id"], "output": "a window"}
             asked["input"] = [{"role": "user", "content": "go"}, own, answer]
+            await client.create(**asked | {"input": [*asked["input"], answer | {"call_id": "other"}]})
+            assert (await client.step())[-1]["error"]["param"] == "input[3].call_id"
             await client.create(**asked)
             assert text_of((await client.step())[-1]["response"]) == "found\na window"
         async with served.connect() as client:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.items import Item
-from engine.left_out import with_left_out
+from engine.left_out import Whole, with_left_out
 from engine.live import Cursor, Live
 from engine.opening import Before, previous_not_found
 from engine.responses import Responses
@@ -88,11 +88,11 @@ class Lanes:
             raise previous_not_found(response_id)
         return Before(live.response, live, is_own)
 
-    def with_left_out(self, stream_id: str | None, items: list[Item]) -> list[Item]:
-        """A whole history, with the hosted calls of the lane's last run that it repeats without them."""
+    def with_left_out(self, stream_id: str | None, items: list[Item]) -> Whole | None:
+        """A whole history with the hosted calls of the lane's last run; None where it does not just lack those."""
         live = self._lives.get(stream_id)
         if live is None or live.is_forgotten or live.response.round is None:
-            return items
+            return None
         return with_left_out(items, live.response.round.items(), live.response.answers)
 
     def forget(self, stream_id: str | None, response_id: str) -> None:

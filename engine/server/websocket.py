@@ -10,6 +10,7 @@ gives one terminal per step, and a cursor that waits at a pause never sees what 
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -220,14 +221,15 @@ class Connection:
         )
         validate_ms = now_ms() - started_ms
         previous_id = request.previous_response_id
-        given = request.items if previous_id else self._lanes.with_left_out(stream_id, request.items)
+        whole = None if previous_id else self._lanes.with_left_out(stream_id, request.items)
         said = self._steering.waiting_items(stream_id, previous_id)
-        request = msgspec.structs.replace(request, items=[*given, *said])
+        request = msgspec.structs.replace(request, items=[*(whole.items if whole else request.items), *said])
         lane = self._session.lanes[stream_id]
         lane.is_starting = True
         try:
             before = await self._lanes.before(stream_id, previous_id)
-            live = await self._responses.create(request, self._admission.principal, before)
+            with whole.telling_own_places() if whole else nullcontext():
+                live = await self._responses.create(request, self._admission.principal, before)
         finally:
             lane.is_starting = False
         live.queue_ms, live.validate_ms = started_ms - command.received_ms, validate_ms
