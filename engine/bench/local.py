@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,8 @@ from engine.bench.sockets import open_socket
 
 TERMINALS: Final = ("response.completed", "response.incomplete", "response.failed", "error")
 TEXT: Final = "Note {i}: the quick brown fox jumps over the lazy dog while {i} birds watch from the old oak tree. "
+TEXT_TOKENS: Final = 28  # of the default model, where the number has three digits
+TEMPLATE_TOKENS: Final = 40
 ANSWER: Final = "The tool says that {i} of the rows were changed, and that nobody else has looked at them so far. " * 2
 TOPICS: Final = ("seas", "woods", "stars", "trains", "cities", "rivers", "tools", "winters")
 DECODED: Final = 64
@@ -176,23 +177,25 @@ async def _resume(ws: WebSocketConnection, bare: BareModel, length: int, rounds:
     """A prompt of about so many tokens, and then several times some fifty more behind it."""
     served_s, bare_s, size, new = [], [], 0, 0
     for number in range(rounds if length < 4_096 else 1):  # a long one takes half a minute
-        text = "".join(map(partial(_formatted, TEXT), range(number, number + length // 26)))
-        step = await sample(ws, text, 1)
+        step = await sample(ws, _text(length, number), 1)
         size = step.num_new
         served_s.append(step.first_s)
         bare_s.append(await bare.seconds("prefill", length=size))
     prompt = LocalFigure(f"prompt of {size:,}", size, min(served_s), min(bare_s))
     served_s, bare_s = [], []
     for number in range(rounds):
-        step = await sample(ws, _formatted(ANSWER, number), 1, step.response_id)
+        step = await sample(ws, ANSWER.format(i=number), 1, step.response_id)
         new = step.num_new
         served_s.append(step.first_s)
         bare_s.append(await bare.seconds("resume", new=new))
     return [prompt, LocalFigure(f"{new} behind {size:,}", new, min(served_s), min(bare_s))]
 
 
-def _formatted(text: str, number: int) -> str:
-    return text.format(i=number)
+def _text(length: int, number: int) -> str:
+    """A prompt of about `length` tokens, that begins as no other length and no other round does."""
+    first = 100 + number
+    notes = (TEXT.format(i=i) for i in range(first, first + (length - TEMPLATE_TOKENS) // TEXT_TOKENS))
+    return f"{length}, {number}: " + "".join(notes)
 
 
 # What keeping KV must gain over prefilling everything, by the length of the history (measured: 7, 20, 55).
