@@ -223,7 +223,7 @@ def test_forced_ids_go_through_the_model_together(bench):
     assert text in {"<call>a><|im_end|>", "<call>b><|im_end|>"}
     assert bench.finished(1).reason == "stop"
     assert bench.finished(1).prefilled == 30
-    assert bench.model.steps[2:] == [[3], [2]]  # 30 given and 5 forced before the draw; two after it, early
+    assert bench.model.steps[1:] == [[19], [2]]  # 30 given and 5 forced before the draw; two after it, early
 
 
 def test_forced_ids_count_towards_the_limit(bench):

@@ -19,6 +19,9 @@ FEWEST: Final = 16
 # Chunks of 512 take 5 to 20 % more than one pass, of 256 no more than those; of 64, beside busy neighbours, twice that.
 _CHUNK: Final = 256.0
 
+# Two steps for what nearly fits into one take 60 ms more, be it after 250 ms: the end of most prompts, and most resumes.
+A_LITTLE_MORE: Final = 1.5
+
 
 class Kind(IntEnum):
     """In the order of precedence."""
@@ -52,7 +55,7 @@ class Pace:
     beside busy neighbours, a step takes longer than it may: it does at least as much as it costs to begin.
     """
 
-    def __init__(self, max_step_s: float, *, most: float = 4096, span: float = 1024) -> None:
+    def __init__(self, max_step_s: float, *, most: float = 4096, span: float = 1536) -> None:
         """most: that a step may hold however quick it is. span: so many ids before it make an id cost twice as much."""
         self._max_step_s = max_step_s
         self._most = most
@@ -100,7 +103,7 @@ def plan(wants: Iterable[Want], pace: Pace) -> Iterator[Part]:
     by_kind: dict[Kind, list[Want]] = {kind: [] for kind in Kind}
     for want in wants:
         by_kind[want.kind].append(want)
-    left = pace.budget if by_kind[Kind.SAMPLING] else pace.budget_alone
+    left = pace.budget if by_kind[Kind.SAMPLING] else _all_or_some(by_kind[Kind.PROMPT], pace)
     for want in by_kind[Kind.SAMPLING]:
         # Forced ids are few as a rule; a grammar that forces a whole text is held to a step's length like a prompt.
         count = min(want.num_ids, max(FEWEST, pace.affordable(pace.budget, want.num_past)))
@@ -111,6 +114,12 @@ def plan(wants: Iterable[Want], pace: Pace) -> Iterator[Part]:
         for part in _shared(by_kind[kind], max(left, _least(kind)), pace):
             left -= part.cost
             yield part
+
+
+def _all_or_some(prompts: Iterable[Want], pace: Pace) -> float:
+    """What a step may cost that nobody waits for: a little more than its budget where nothing is left over then."""
+    everything = sum(pace.cost(want.num_ids, want.num_past) for want in prompts)
+    return max(pace.budget_alone, everything if everything <= A_LITTLE_MORE * pace.budget_alone else 0)
 
 
 def _least(kind: Kind) -> float:
