@@ -127,6 +127,7 @@ LAYERS: dict[str, str] = {
         recorder
     """,
     "impure leaves": """
+        backends/attention
         backends/convert
         backends/linears
         backends/llama
@@ -366,7 +367,7 @@ LAYERS: dict[str, str] = {
     """,
 }
 PURE = ("pure machines", "values")
-OF_A_WORKER = "convert guide linears llama loading model ragged sampling stacked_kv worker"
+OF_A_WORKER = "attention convert guide linears llama loading model ragged sampling stacked_kv worker"
 TORCH = {f"backends/{name}" for name in OF_A_WORKER.split()} | {"safety/scorer"}
 # The server's connection and the client's wire; beside them what is compared with bare trio-websocket, and a fake.
 TRIO_WEBSOCKET = {

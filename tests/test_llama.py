@@ -120,7 +120,9 @@ def test_what_comes_of_a_token_does_not_depend_on_its_neighbours(make, packed):
         assert all(np.array_equal(row, same) for row, same in zip(play(*others), alone, strict=True)) or not packed
 
 
-@pytest.mark.parametrize(("count", "rows"), [(1, 2), (15, 15), (16, 16), (17, 32), (250, 256), (256, 256)])
+@pytest.mark.parametrize(
+    ("count", "rows"), [(1, 4), (3, 4), (4, 4), (15, 15), (16, 16), (17, 32), (250, 256), (256, 256)]
+)
 def test_rows_are_padded_to_few_numbers(count, rows):
     assert num_rows_for(count) == rows
 

@@ -3,13 +3,14 @@
 A step of a small model on a CPU is half arithmetic and half getting from one small operation to the next. So there
 are fewer of them: query, key and value come from one product and gate and up from another, residuals are added within
 the products, positions are looked up in a table, and the keys and values of all layers lie in one tensor, of which a
-step cuts the views it needs at once. Attention is by sequence, as in `ragged.py`, without padding.
+step cuts the views it needs at once. Attention is by sequence, without padding.
 
 Numbers differ from the stock model's in the last bits, since sums round elsewhere; for one and the same batch they are
 the same on every run.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from engine.backends.attention import BY_PRODUCTS, IN_ONE_PIECE, attend_one
 from engine.backends.linears import Linear, make_linear, num_rows_for
 from engine.backends.stacked_kv import StackedKV
 
@@ -34,15 +36,19 @@ class _Layer(NamedTuple):
     down: Linear
 
 
-class _Part(NamedTuple):
-    """A sequence's rows of the batch, and views of its KV for each layer: where new ones go, and all up to them."""
+class _Batch(NamedTuple):
+    """The ids of a step, and by layer and sequence views of KV: where new ones go, and all up to them.
 
-    start: int
-    num_ids: int
-    target: Sequence[Tensor]  # [2, kv heads, count, dim]
-    keys: Sequence[Tensor]  # [1, kv heads, past + count, dim]
-    values: Sequence[Tensor]
-    mask: Tensor | None  # None: causal from the beginning, or one row that sees all
+    counts: each sequence's number of ids, and of rows of padding behind them all. masks: see `attention.Attention`.
+    """
+
+    ids: list[int]
+    positions: list[int]
+    counts: list[int]
+    targets: Sequence[Sequence[Tensor]]  # [2, kv heads, count, dim]
+    keys: Sequence[Sequence[Tensor]]  # [1, kv heads, past + count, dim]
+    values: Sequence[Sequence[Tensor]]
+    masks: list[Tensor | None]
 
 
 def is_llama_like(network: nn.Module) -> bool:
@@ -65,9 +71,11 @@ class Llama:
         """network: one that `is_llama_like`; it is of no use afterwards. packed: bf16 on a CPU only."""
         config = network.config
         self._pads = packed
+        self._attention = BY_PRODUCTS if packed else IN_ONE_PIECE
         self._num_heads = int(config.num_attention_heads)
         self._num_kv_heads = int(config.num_key_value_heads)
         self._dim = int(getattr(config, "head_dim", None) or config.hidden_size // self._num_heads)
+        self._query_shape = self._num_kv_heads, self._num_heads // self._num_kv_heads, self._dim
         self._eps = float(config.rms_norm_eps)
         self.vocab_size = int(config.vocab_size)
         inner = network.model
@@ -120,71 +128,54 @@ class Llama:
 
     def _step(self, work: Sequence[tuple[StackedKV, Sequence[int]]]) -> Tensor:
         device = self._embedding.device
-        parts, ids, positions = self._parts(work)
-        if self._pads:
-            padding = [0] * (num_rows_for(len(ids)) - len(ids))
-            ids, positions = ids + padding, positions + padding
-        place = torch.tensor(positions, device=device)
+        batch = self._batch(work)
+        place = torch.tensor(batch.positions, device=device)
         cos, sin = self._cos[place], self._sin[place]
-        rows = self._embedding[torch.tensor(ids, device=device)]
+        rows = self._embedding[torch.tensor(batch.ids, device=device)]
         width = rows.shape[1]
+        padding = rows.new_zeros(batch.counts[-1], *self._query_shape)
         for index, layer in enumerate(self._layers):
             qkv = layer.qkv(F.rms_norm(rows, (width,), layer.norm_in, self._eps))
-            rows = layer.out.plus(self._attend(index, parts, qkv, cos, sin), rows)
+            rows = layer.out.plus(self._attend(index, batch, qkv, cos, sin, padding), rows)
             gate, up = layer.gate_up(F.rms_norm(rows, (width,), layer.norm_mlp, self._eps)).chunk(2, -1)
             rows = layer.down.plus(F.silu(gate).mul_(up), rows)
-        last = [part.start + part.num_ids - 1 for part in parts]
+        last = [end - 1 for end in accumulate(batch.counts[:-1])]
         if self._pads:
             last += last[:1] * (num_rows_for(len(last)) - len(last))
         rows = rows[torch.tensor(last, device=device)]
-        return self._head(F.rms_norm(rows, (width,), self._norm, self._eps))[: len(parts)]
+        return self._head(F.rms_norm(rows, (width,), self._norm, self._eps))[: len(work)]
 
-    def _parts(self, work: Sequence[tuple[StackedKV, Sequence[int]]]) -> tuple[list[_Part], list[int], list[int]]:
-        parts: list[_Part] = []
+    def _batch(self, work: Sequence[tuple[StackedKV, Sequence[int]]]) -> _Batch:
         ids: list[int] = []
         positions: list[int] = []
+        masks: list[Tensor | None] = []
         for kv, new_ids in work:
             past, count = kv.length, len(new_ids)
-            target, keys, values = kv.views(count)
-            mask = None
-            if past and count > 1:
-                mask = torch.ones(count, past + count, dtype=torch.bool, device=self._embedding.device).tril(past)
-            parts.append(_Part(len(ids), count, target, keys, values, mask))
+            masks.append(self._attention.mask(count, past, self._embedding.device) if count > 1 else None)
             ids.extend(new_ids)
             positions.extend(range(past, past + count))
-        return parts, ids, positions
+        counts = [len(new_ids) for _, new_ids in work]
+        views = [kv.views(count) for (kv, _), count in zip(work, counts, strict=True)]
+        targets, keys, values = (list(zip(*by_sequence, strict=True)) for by_sequence in zip(*views, strict=True))
+        num_padding = num_rows_for(len(ids)) - len(ids) if self._pads else 0
+        padding = [0] * num_padding
+        return _Batch(ids + padding, positions + padding, [*counts, num_padding], targets, keys, values, masks)
 
-    def _attend(self, index: int, parts: list[_Part], qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attend(self, index: int, batch: _Batch, qkv: Tensor, cos: Tensor, sin: Tensor, padding: Tensor) -> Tensor:
         """One layer's attention. qkv: [tokens, (heads + 2 kv heads) * dim]. Returns [tokens, heads * dim]."""
         heads, kv_heads, half = self._num_heads, self._num_kv_heads, self._dim // 2
         split = qkv.view(-1, heads + 2 * kv_heads, self._dim)
         turning = split[:, : heads + kv_heads]
         swapped = torch.cat([turning[..., half:], turning[..., :half]], -1)
         turning.mul_(cos).addcmul_(swapped, sin)  # in place, so that keys stay beside their values
-        outputs = []
-        for part in parts:
-            end = part.start + part.num_ids
-            new = split[part.start : end, heads:].view(part.num_ids, 2, kv_heads, self._dim)
-            part.target[index].copy_(new.permute(1, 2, 0, 3))
-            query = split[part.start : end, :heads]
-            attend = self._attend_one if part.num_ids == 1 else self._attend_many
-            outputs.append(attend(query, part.keys[index], part.values[index], part.mask))
-        if num_padding := qkv.shape[0] - end:
-            outputs.append(qkv.new_zeros(num_padding, heads * self._dim))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-    def _attend_one(self, query: Tensor, keys: Tensor, values: Tensor, _: Tensor | None) -> Tensor:
-        """One new token: its heads become query rows of the kv head they share, so keys need not be repeated."""
-        rows = query.view(1, self._num_kv_heads, -1, self._dim)
-        return F.scaled_dot_product_attention(rows, keys, values).view(1, -1)
-
-    def _attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        output = F.scaled_dot_product_attention(
-            query.transpose(0, 1)[None],
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self._num_heads != self._num_kv_heads,
-        )
-        return output[0].transpose(0, 1).reshape(query.shape[0], -1)
+        # Cut for all sequences at once: a call for each of them would be most of what a step of eight tokens takes.
+        new = split[:, heads:].view(-1, 2, kv_heads, self._dim).permute(1, 2, 0, 3).split(batch.counts, 2)
+        torch._foreach_copy_(batch.targets[index], new[:-1])
+        queries = split[:, :heads].view(-1, *self._query_shape).split(batch.counts)
+        outputs = [
+            attend_one(query, keys, values) if query.shape[0] == 1 else self._attention.many(query, keys, values, mask)
+            for query, keys, values, mask in zip(
+                queries[:-1], batch.keys[index], batch.values[index], batch.masks, strict=True
+            )
+        ]
+        return torch.cat([*outputs, padding]).view(-1, heads * self._dim)

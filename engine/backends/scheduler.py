@@ -19,7 +19,7 @@ FEWEST: Final = 16
 # Chunks of 512 take 5 to 20 % more than one pass, of 256 no more than those; of 64, beside busy neighbours, twice that.
 _CHUNK: Final = 256.0
 
-# Two steps for what nearly fits into one take 60 ms more, be it after 250 ms: the end of most prompts, and most resumes.
+# Two steps for what nearly fits into one take 60 ms more: the end of most prompts, and most resumes.
 A_LITTLE_MORE: Final = 1.5
 
 

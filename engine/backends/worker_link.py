@@ -31,6 +31,10 @@ _ENVIRONMENT: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
     # Setting the one ends the other's growing by itself; at its first value, the heap is given back between two layers.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    # Kernels of half a MB for each shape of a product, in oneDNN's cache and in torch's. There are as many shapes as
+    # there are lengths of a context, and to make a kernel again takes a millisecond.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
+    "LRU_CACHE_CAPACITY": "128",
 }
 
 
