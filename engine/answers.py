@@ -6,22 +6,20 @@ fail. An identical second answer is a no-op, so that a client which reconnects m
 A message that came along with answers is taken once, too: in an append of nothing but resent answers it is dropped.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
 
 import msgspec
 
 from engine.content import text_of
+from engine.digests import digest_answer, digest_hosted, digest_item, digest_text, same_answer
 from engine.errors import RequestError
 from engine.events import PendingCall
 from engine.growing import Streamable, is_last_from_start, is_part, join, offset_of
 from engine.items import (
     ANSWER_TYPES,
     Answer,
-    ApplyPatchCallOutput,
     Call,
     CustomToolCall,
     CustomToolCallOutput,
@@ -33,10 +31,10 @@ from engine.items import (
     Reasoning,
     answer_key,
     call_key,
-    encode_item,
     item_id,
     type_of,
 )
+from engine.sorted_list import add_to, is_in
 
 
 class OpenCall(msgspec.Struct, omit_defaults=True):
@@ -87,13 +85,16 @@ class Batch:
 class Answers:
     """Open calls in call order, and the digests of what answered the earlier ones."""
 
+    __slots__ = ("_before", "_digests", "_given", "_max_output_chars", "_own_contents", "_own_ids", "open")
+
     def __init__(self, max_output_chars: int, before: "Answers | None" = None) -> None:
         """before: those of the run that this one goes on from. They stay as they are, since others may go on, too."""
         self.open: dict[str, OpenCall] = {}
         self._before = before
         self._digests: dict[str, bytes] = {}
-        self._own_ids: list[str] = []  # sorted: a set takes five times as much, and nobody asks but for echoes
-        self._own_contents: set[bytes] = set()  # of messages and hosted items: older Codex leaves their ids out
+        # Sorted, both: sets take five times as much, and nobody asks but for echoes.
+        self._own_ids: list[str] = []
+        self._own_contents: list[bytes] = []  # of messages and hosted items: older Codex leaves their ids out
         self._given: dict[bytes, None] = {}  # messages that came along with answers, a set in order
         self._max_output_chars = max_output_chars
 
@@ -102,11 +103,11 @@ class Answers:
     def made(self, item: Item) -> None:
         """Remember an item the model made, so that a client which echoes it is understood."""
         if own := item_id(item):
-            insort(self._own_ids, own)
+            add_to(self._own_ids, own)
         if isinstance(item, Message):
-            self._own_contents.add(_digest_text(text_of(item.content)))
+            add_to(self._own_contents, digest_text(text_of(item.content)))
         elif isinstance(item, Hosted):
-            self._own_contents.add(_digest_hosted(item))
+            add_to(self._own_contents, digest_hosted(item))
 
     def called(self, call: Call, *, is_hosted: bool = False) -> None:
         """Open a call: from now on it can be answered, or its output be settled."""
@@ -153,20 +154,20 @@ class Answers:
 
     def answered(self, answers: dict[str, Answer]) -> None:
         """Remember what answered the calls of the run before, by their keys."""
-        self._digests.update((key, _digest(answer)) for key, answer in answers.items())
+        self._digests.update((key, digest_answer(answer)) for key, answer in answers.items())
 
     # --- what was before ---
 
     def has_answer(self, key: str, answer: Answer) -> bool:
         """Whether a call that is closed has been answered just so. Raises RequestError when it was otherwise."""
         digest = self._digest_of(key)
-        if digest is not None and digest != _digest(answer):
+        if digest is not None and digest != digest_answer(answer):
             raise second_answer(key)
         return digest is not None
 
     def made_id(self, own: str) -> bool:
         """Whether the model made the item with this id, here or before."""
-        return any(_has(layer._own_ids, own) for layer in self._layers())
+        return any(is_in(layer._own_ids, own) for layer in self._layers())
 
     def is_echo(self, item: Item) -> bool:
         """Whether the client sent back one of our own items, as Codex before 0.100 does."""
@@ -175,9 +176,9 @@ class Answers:
         if (own := item_id(item)) and self.made_id(own):
             return True
         if isinstance(item, Message) and item.role == "assistant":
-            return _digest_text(text_of(item.content)) in self._own_contents
+            return is_in(self._own_contents, digest_text(text_of(item.content)))
         if isinstance(item, Hosted):
-            return "id" not in item.data and _digest_hosted(item) in self._own_contents
+            return "id" not in item.data and is_in(self._own_contents, digest_hosted(item))
         if isinstance(item, Call) and not isinstance(item, McpApprovalRequest):
             key = call_key(item)
             return key in self.open or self._digest_of(key) is not None
@@ -224,7 +225,7 @@ class Answers:
                 raise error.at(f"input[{index}]") from error
         is_resend = batch.repeated and not (batch.answers or batch.parts)
         if is_resend:
-            batch.messages[:] = [message for message in batch.messages if _digest_item(message) not in self._given]
+            batch.messages[:] = [message for message in batch.messages if digest_item(message) not in self._given]
         return batch
 
     def new_items(self, items: list[Item]) -> list[Item]:
@@ -243,9 +244,9 @@ class Answers:
         for key, answer in batch.answers.items():
             entry = self.open[key]
             entry.answer, entry.text = answer, ""
-            self._digests[call_key(entry.call)] = _digest(answer)  # our own key, so the client's is not kept
+            self._digests[call_key(entry.call)] = digest_answer(answer)  # our own key, so the client's is not kept
         if batch.answers or batch.parts:
-            self._given.update(dict.fromkeys(map(_digest_item, batch.messages)))
+            self._given.update(dict.fromkeys(map(digest_item, batch.messages)))
 
     def _check_item(self, item: Item, batch: Batch) -> None:
         if isinstance(item, Message) and item.role != "assistant":
@@ -292,7 +293,7 @@ class Answers:
             raise no_call_found(key, answer)
         # Only whole answers can be told apart by now; a part was sent before the answer was complete: a resend.
         is_whole = not is_part(answer) or is_last_from_start(answer)
-        if is_whole and digest != _digest(answer):
+        if is_whole and digest != digest_answer(answer):
             raise second_answer(key)
         batch.repeated.append(key)
 
@@ -331,12 +332,6 @@ class Answers:
         batch.repeated.append(key)
 
 
-def _has(ids: list[str], own: str) -> bool:
-    """Whether sorted ids hold this one."""
-    place = bisect_left(ids, own)
-    return place < len(ids) and ids[place] == own
-
-
 def check_type(call: Call, answer: Answer) -> None:
     """Raises RequestError when a call of this kind is answered by another kind of item."""
     expected = ANSWER_TYPES[type_of(call)]
@@ -353,11 +348,6 @@ def _pending(key: str, call: Call) -> PendingCall:
     return PendingCall(kind, name, call.id or "", ANSWER_TYPES[kind][0], key)
 
 
-def same_answer(one: Answer, other: Answer) -> bool:
-    """Whether two answers say the same."""
-    return _digest(one) == _digest(other)
-
-
 def no_call_found(key: str, answer: Answer) -> RequestError:
     """The error of an output whose call is unknown."""
     return RequestError(f"No tool call found for function call output with call_id {key}.", param=_key_field(answer))
@@ -370,27 +360,3 @@ def second_answer(key: str) -> RequestError:
 
 def _key_field(answer: Answer) -> str:
     return "approval_request_id" if type_of(answer) == "mcp_approval_response" else "call_id"
-
-
-def _digest(answer: Answer) -> bytes:
-    """What makes two answers the same: everything but their own id and, where it says nothing, their status."""
-    bare = msgspec.structs.replace(answer, id=msgspec.UNSET)
-    if not isinstance(answer, ApplyPatchCallOutput) and "status" in bare.__struct_fields__:
-        bare = msgspec.structs.replace(bare, status=msgspec.UNSET)
-    if isinstance(bare, Streamable):
-        bare = msgspec.structs.replace(bare, offset=msgspec.UNSET)
-    return _digest_item(bare)
-
-
-def _digest_item(item: Item) -> bytes:
-    return blake2b(encode_item(item), digest_size=16).digest()
-
-
-def _digest_hosted(item: Hosted) -> bytes:
-    """What makes two hosted items the same when one of them has no id."""
-    data = {name: value for name, value in item.data.items() if name not in ("id", "status")}
-    return blake2b(msgspec.json.encode(data, order="sorted"), digest_size=16).digest()
-
-
-def _digest_text(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -7,7 +7,8 @@ asked for; all else keeps its order. Afterwards every output has its call and ev
 
 from dataclasses import dataclass, field
 
-from engine.answers import Answers, check_type, no_call_found, same_answer, second_answer
+from engine.answers import Answers, check_type, no_call_found, second_answer
+from engine.digests import same_answer
 from engine.errors import RequestError
 from engine.items import Answer, Call, Item, Message, Reasoning, ToolSearchCall, answer_key, call_key, item_id
 

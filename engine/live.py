@@ -39,6 +39,8 @@ class SlowReader(trio.TooSlowError):
 class Cursor:
     """A reader's position in a run's log. Several may read one run."""
 
+    __slots__ = ("_may_see_unsolicited", "is_dropped", "is_visitor", "live", "next", "wake")
+
     def __init__(
         self, live: "Live", next_seq: int, wake: Callable[[], None], *, reads_to_end: bool, is_visitor: bool
     ) -> None:

@@ -33,6 +33,8 @@ class _Kind(IntEnum):
 class TokenLog:
     """Ids (32 bit) of one run, 4 bytes each, with the borders between given and sampled stretches."""
 
+    __slots__ = ("_ids", "_kinds", "_logprobs", "_rated", "_segments", "_starts")  # one for every run
+
     def __init__(self) -> None:
         self._ids = array("I")
         self._starts = array("I")  # index in _ids where a span begins

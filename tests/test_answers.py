@@ -54,12 +54,16 @@ def append(answers: Answers, *items: Item) -> list[str]:
     return [*batch.answers, *batch.repeated]
 
 
+def state_of(answers: Answers) -> list[Any]:
+    return [getattr(answers, name) for name in Answers.__slots__]
+
+
 def refusal(answers: Answers, *items: Item) -> RequestError:
     """The error of an append that must change nothing."""
-    before = copy.deepcopy(vars(answers))
+    before = copy.deepcopy(state_of(answers))
     with pytest.raises(RequestError) as caught:
         answers.check(list(items))
-    assert vars(answers) == before
+    assert state_of(answers) == before
     return caught.value
 
 

@@ -275,6 +275,7 @@ LAYERS: dict[str, str] = {
         budget
         calls
         continuation
+        digests
         echo
         folded
         frames
@@ -358,6 +359,7 @@ LAYERS: dict[str, str] = {
         schema
         sealing
         settings
+        sorted_list
         status
         store
         tokens

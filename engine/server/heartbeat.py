@@ -28,6 +28,11 @@ class Ending(Enum):
 class Pulse:
     """One connection's pings and its end. A pure machine: `beat` is to be called whenever it is `due`."""
 
+    __slots__ = (  # one for every connection
+        *("_could_be_silent", "_ends_at", "_may_be_silent", "_on_end", "_pinged_at", "_settings", "_stream"),
+        *("_wake_writer", "due"),
+    )
+
     def __init__(
         self,
         stream: FrameStream,

@@ -18,6 +18,8 @@ _BATCH = 16  # events of one lane before the next lane's turn, and in one segmen
 class LaneWriter:
     """Sends events, and frames that others put into the stream, in segments."""
 
+    __slots__ = ("_check_open", "_on_terminal", "_settings", "_stream", "_wake", "_written")  # one for every connection
+
     def __init__(
         self,
         stream: FrameStream,

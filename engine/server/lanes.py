@@ -19,6 +19,8 @@ from engine.session import Session
 class Lanes:
     """Runs and cursors by lane; `wake` is called when a run that is read has events."""
 
+    __slots__ = ("_cursors", "_lives", "_principal", "_responses", "_session", "_wake")  # one for every connection
+
     def __init__(self, session: Session, responses: Responses, principal: str, wake: Callable[[], None]) -> None:
         self._session = session
         self._responses = responses

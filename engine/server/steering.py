@@ -28,6 +28,8 @@ Send = Callable[[dict[str, Any], str | None], None]
 class Steering:
     """The steers of one connection; `send` puts a frame onto a lane."""
 
+    __slots__ = ("_lanes", "_responses", "_send", "_session", "_settings")  # one for every connection
+
     def __init__(self, session: Session, lanes: Lanes, responses: Responses, settings: Settings, send: Send) -> None:
         self._session = session
         self._lanes = lanes
