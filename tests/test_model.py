@@ -1,4 +1,4 @@
-"""model.py and ragged.py against the stock transformers forward: steps, batches, chunks, crop, copy."""
+"""model.py and ragged.py against the stock transformers forward; what both step loops have to do: test_steps.py."""
 
 import numpy as np
 import pytest
@@ -30,49 +30,6 @@ def test_a_fresh_prompt_is_bit_identical_to_stock(model, stock):
 def test_chunks_equal_one_pass(model, stock, chunks):
     row = feed(model, model.new_kv(), IDS[:300], *chunks)
     assert row == pytest.approx(expected(stock, IDS[:300]), abs=2e-4)
-
-
-def test_a_batch_of_prompts_and_tokens_equals_each_alone(model, stock):
-    kvs = [model.new_kv() for _ in range(4)]
-    model.step([(kvs[0], IDS[:50]), (kvs[1], IDS[50:51]), (kvs[2], IDS[100:400])])
-    rows = model.step([(kvs[0], IDS[50:51]), (kvs[1], IDS[51:90]), (kvs[2], IDS[400:401]), (kvs[3], IDS[:9])])
-    spans = [(0, 51), (50, 90), (100, 401), (0, 9)]
-    for row, (start, end) in zip(rows, spans, strict=True):
-        assert row == pytest.approx(expected(stock, IDS[start:end]), abs=2e-4)
-
-
-def test_kv_grows_beyond_its_first_capacity(model, stock):
-    kv = model.new_kv()
-    assert feed(model, kv, IDS, 500, 10, 1, 1) == pytest.approx(expected(stock, IDS), abs=2e-4)
-    assert kv.length == 700
-
-
-def test_a_cropped_sequence_goes_on_as_if_the_rest_had_never_been(model, stock):
-    kv = model.new_kv()
-    feed(model, kv, IDS[:300])
-    kv.crop(200)
-    row = model.step([(kv, IDS[400:420])])[0]
-    assert row == pytest.approx(expected(stock, IDS[:200] + IDS[400:420]), abs=2e-4)
-
-
-def test_crop_never_lengthens(model):
-    kv = model.new_kv()
-    feed(model, kv, IDS[:10])
-    kv.crop(20)
-    assert kv.length == 10
-
-
-def test_a_copy_goes_its_own_way(model, stock):
-    kv = model.new_kv()
-    feed(model, kv, IDS[:300])
-    twin = kv.copy(250)
-    row = model.step([(twin, IDS[400:410])])[0]
-    assert row == pytest.approx(expected(stock, IDS[:250] + IDS[400:410]), abs=2e-4)
-    assert model.step([(kv, IDS[300:301])])[0] == pytest.approx(expected(stock, IDS[:301]), abs=2e-4)
-
-
-def test_a_copy_of_nothing_is_empty(model):
-    assert model.new_kv().copy(5).length == 0
 
 
 def test_sliding_windows_are_kept():
