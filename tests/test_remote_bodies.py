@@ -169,8 +169,9 @@ DETAIL = {"detail": [{"loc": ["body", "top_p"], "msg": "Input should be a number
         (422, json.dumps({"detail": [7]}).encode(), "invalid_prompt", "[7]", None),
         (400, b"<html>proxy at 10.0.0.7</html>", "invalid_prompt", None, None),
         (400, error("maximum context length is 8192"), "context_length_exceeded", 0, None),
+        (400, error("maximum context length is 8", param="messages"), "context_length_exceeded", 0, "input"),
         (413, error("payload too large"), "context_length_exceeded", 0, None),
-        (404, error("Model zz does not exist", param="model"), "model_not_found", 0, None),
+        (404, error("Model zz does not exist", param="model"), "model_not_found", 0, "model"),
         (404, b"<html>10.0.0.7</html>", "model_not_found", None, None),
     ],
 )

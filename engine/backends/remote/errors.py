@@ -186,15 +186,12 @@ def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
             **known,
         )
     if status == 413 or (400 <= status < 500 and _TOO_LONG.search(text)):
-        message = _quoting("The input is longer than the model's service takes; shorten it.", said)
-        return UpstreamError(message, code="context_length_exceeded", status=400, kind="invalid_request_error", **known)
+        message = "The input is longer than the model's service takes; shorten it."
+        return _about_request(message, "context_length_exceeded", 400, said, known)
     if status == 404 or (status == 400 and _NO_MODEL.search(text)):
-        message = _quoting("The model's service does not have this model.", said)
-        return UpstreamError(message, code="model_not_found", status=404, kind="invalid_request_error", **known)
+        return _about_request("The model's service does not have this model.", "model_not_found", 404, said, known)
     if status in (400, 422):
-        message, param = _quoting("The model's service did not take the request.", said), our_param(said.param)
-        kind = "invalid_request_error"
-        return UpstreamError(message, code="invalid_prompt", status=400, kind=kind, param=param, **known)
+        return _about_request("The model's service did not take the request.", "invalid_prompt", 400, said, known)
     if status in (401, 403):
         return UpstreamError(f"The model's service refused this server's key ({status}).", **known)
     if status in (408, 409) or status >= 500:
@@ -202,8 +199,11 @@ def _error_of(status: int, said: _Said, wait_s: float | None) -> UpstreamError:
     return UpstreamError(f"The model's service did not take the request ({status}).", **known)
 
 
-def _quoting(sentence: str, said: _Said) -> str:
-    return f"{sentence} It says: {said.message}" if said.is_told and said.message else sentence
+def _about_request(sentence: str, code: str, status: int, said: _Said, known: dict[str, Any]) -> UpstreamError:
+    """An error that the client can mend, with what the service says of it."""
+    message = f"{sentence} It says: {said.message}" if said.is_told and said.message else sentence
+    kind = "invalid_request_error"
+    return UpstreamError(message, code=code, status=status, kind=kind, param=our_param(said.param), **known)
 
 
 def our_param(theirs: str | None) -> str | None:
