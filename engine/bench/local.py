@@ -28,7 +28,7 @@ from engine.bench.sockets import open_socket
 TERMINALS: Final = ("response.completed", "response.incomplete", "response.failed", "error")
 TEXT: Final = "Note {i}: the quick brown fox jumps over the lazy dog while {i} birds watch from the old oak tree. "
 TEXT_TOKENS: Final = 28  # of the default model, where the number has three digits
-TEMPLATE_TOKENS: Final = 40
+TEMPLATE_TOKENS: Final = 5  # beyond those that all prompts have in common
 ANSWER: Final = "The tool says that {i} of the rows were changed, and that nobody else has looked at them so far. " * 2
 TOPICS: Final = ("seas", "woods", "stars", "trains", "cities", "rivers", "tools", "winters")
 DECODED: Final = 64
@@ -192,10 +192,10 @@ async def _resume(ws: WebSocketConnection, bare: BareModel, length: int, rounds:
 
 
 def _text(length: int, number: int) -> str:
-    """A prompt of about `length` tokens, that begins as no other length and no other round does."""
-    first = 100 + number
-    notes = (TEXT.format(i=i) for i in range(first, first + (length - TEMPLATE_TOKENS) // TEXT_TOKENS))
-    return f"{length}, {number}: " + "".join(notes)
+    """A prompt of `length` new tokens or a few more, that begins as no other length and no other round does."""
+    count, rest = divmod(length - TEMPLATE_TOKENS, TEXT_TOKENS)
+    notes = (TEXT.format(i=100 + number + i) for i in range(count))
+    return f"{length}, {number}: " + "".join(notes) + "and " * rest
 
 
 # What keeping KV must gain over prefilling everything, by the length of the history (measured: 7, 20, 55).
