@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
 
 from engine.content import Content, InputText, text_of
+from engine.encodable import encodable
 from engine.items import CustomToolCallOutput, FunctionCallOutput, McpApprovalResponse, Message, answer_key
 
 AnswerType = Literal["function_call_output", "custom_tool_call_output"]
@@ -47,12 +48,12 @@ class Outbox:
     def add_piece(self, key: str, answer_type: AnswerType, text: str) -> None:
         """Grow the output of a call that is still running."""
         if text:
-            self._draft(key, answer_type).unsent.append(clean(text))
+            self._draft(key, answer_type).unsent.append(encodable(text))
 
     def finish(self, key: str, answer_type: AnswerType, output: Content) -> None:
         """Complete a call's output; `output` is the whole of it, pieces included."""
         draft = self._draft(key, answer_type)
-        draft.whole = clean(output) if isinstance(output, str) else output
+        draft.whole = encodable(output) if isinstance(output, str) else output
 
     def fail(self, key: str, answer_type: AnswerType, message: str) -> None:
         """Complete a call's output by an error text, after whatever pieces there were."""
@@ -134,7 +135,7 @@ def _part(
 
 def user_message(text: str) -> Message:
     """A message of the user's, as an item."""
-    return Message(role="user", content=[InputText(text=clean(text))])
+    return Message(role="user", content=[InputText(text=encodable(text))])
 
 
 def key_of(item: Outgoing) -> str | None:
@@ -147,8 +148,3 @@ def shortened(item: Outgoing) -> Outgoing:
     if not isinstance(item, FunctionCallOutput | CustomToolCallOutput) or item.offset:
         return item
     return type(item)(call_id=item.call_id, output=_SHORTENED.format(chars=len(text_of(item.output))))
-
-
-def clean(text: str) -> str:
-    """The text without lone surrogates, which a tool may make (`os.fsdecode`) and UTF-8 cannot say."""
-    return text.encode("utf-8", "replace").decode()

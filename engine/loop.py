@@ -5,7 +5,9 @@ client with everything kept. Nothing here looks at the history.
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import msgspec
 import trio
@@ -23,6 +25,8 @@ from engine.usage import Timing, Usage, count_usage
 
 log = logging.getLogger(__name__)
 
+_OUR_FAULT: Final = "The server had an error while processing the response."
+
 
 async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
     """Carry a run to its end. Never raises but Cancelled.
@@ -35,21 +39,30 @@ async def run(live: Live, prepared: Timing | None, settings: Settings) -> None:
             steps = partial(_run_steps, live, prepared, settings)
             await (steps() if live.hosted is None else live.hosted.carry(steps, live.notify, live.guard))
     except EngineError as error:
-        response.fail(error, wall_clock())
+        _end_by(live, partial(response.fail, error, wall_clock()))
     except Exception:
         log.exception("run %s failed", response.id)
-        response.fail(ServerError("The server had an error while processing the response."), wall_clock())
+        _end_by(live, partial(response.fail, ServerError(_OUR_FAULT), wall_clock()))
     finally:
         # Reached by cancellation too: of this scope (cancel, lease, supersede) or of the whole server.
         if response.status is Status.IN_PROGRESS:
             live.sequence.cancel_step()
-        live.end(live.end_reason)
+        _end_by(live, partial(live.end, live.end_reason))
         if live.guard is not None:
             live.guard.close()
         if live.meter is not None:
             live.meter.end(response.status.value)
         live.notify()
     await live.wait_durable()
+
+
+def _end_by(live: Live, ending: Callable[[], None]) -> None:
+    """End the run so. Where what it holds is broken beyond that, it has failed: nobody else's run ends with it."""
+    try:
+        ending()
+    except Exception:
+        log.exception("run %s cannot be ended in order", live.response.id)
+        live.response.abandon(ServerError(_OUR_FAULT), wall_clock())
 
 
 async def _run_steps(live: Live, prepared: Timing | None, settings: Settings) -> None:

@@ -200,6 +200,11 @@ class Response(ResponseState):
         self.progress.forget_step()
         self._finish(Status.FAILED, now, error=ErrorDetails.of(error))
 
+    def abandon(self, error: EngineError, now: float) -> None:
+        """End the run as failed when it cannot be ended otherwise: what its items are now is not looked at."""
+        if self.is_open:
+            self._finish(Status.FAILED, now, error=ErrorDetails.of(error))
+
     # --- the client's side ---
 
     def commit(self, batch: Batch, choice: ToolChoice | None = None) -> bool:

@@ -1,6 +1,8 @@
 """functions.py: the server's own Python functions as hosted tools."""
 
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from trio.testing import MockClock
 
 from engine.errors import RequestError
 from engine.hosted.base import Definition, HostedCall, HostedResult, HostedTool
-from engine.hosted.functions import FunctionHost, HostedFunction, load_modules
+from engine.hosted.functions import FunctionGaveUp, FunctionHost, HostedFunction, load_modules
 from engine.hosted.mcp_host import McpHost
 from engine.toolcall import InvalidArguments
 from engine.toolfile import ToolFileError
@@ -70,6 +72,45 @@ async def test_arguments_that_do_not_fit_are_the_models_to_mend() -> None:
     tools = await open_tools(FunctionTool(add))
     with pytest.raises(InvalidArguments, match="a: Field required"):
         await call(tools, "add")
+
+
+def leave() -> str:
+    """Exit."""
+    sys.exit(3)
+
+
+async def leave_async() -> str:
+    """Exit, in the server's own thread."""
+    sys.exit(3)
+
+
+def interrupt() -> str:
+    """As Ctrl-C does."""
+    raise BaseExceptionGroup("all", [KeyboardInterrupt()])
+
+
+@pytest.mark.parametrize("function", [leave, leave_async, interrupt])
+async def test_function_that_would_end_the_server_ends_its_call(function: Callable[[], str]) -> None:
+    tools = await open_tools(FunctionTool(function))
+    with pytest.raises(FunctionGaveUp, match=r"SystemExit|KeyboardInterrupt"):
+        await call(tools, function.__name__)
+
+
+async def stubborn() -> str:
+    """Fail at being cancelled."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise KeyboardInterrupt
+
+
+async def test_cancelled_function_stays_cancelled_whatever_else_it_raises(autojump_clock: MockClock) -> None:
+    tools = await open_tools(FunctionTool(stubborn))
+    with trio.move_on_after(2) as scope:
+        await call(tools, "stubborn")
+    assert scope.cancelled_caught
 
 
 async def test_own_deadline_is_shorter_than_the_servers(autojump_clock: MockClock) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import trio
 from trio.testing import MockClock
+from trio_websocket import ConnectionClosed
 
-from engine.hosted.base import failed
+from engine.hosted.base import HostedResult, failed
 from engine.hosted.fake import FakeHost, Played
 from engine.items import Hosted
 from engine.store_fake import MemoryStore
@@ -155,6 +156,54 @@ async def test_long_output_is_cut() -> None:
         await client.create(tools=TOOLS)
         frames = await client.step()
     assert text_of(frames) == "It says xxxxxxxxxx\n[40 more characters were cut]."
+
+
+async def test_long_error_is_cut_too() -> None:
+    host = FakeHost({"find": Played(raises=ValueError("x" * 500))})
+    async with open_client(HOSTED, host, max_hosted_output_chars=40) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    error = frames[-1]["response"]["output"][0]["error"]["content"][0]["text"]
+    assert error == "find failed: ValueError: xxxxxxxxxxxxxxx\n[485 more characters were cut]"
+
+
+@pytest.mark.parametrize(
+    "played",
+    [
+        Played(output="a\ud800b"),
+        Played(raises=ValueError("a\ud800b")),
+        Played(result=HostedResult("a?b", None, {"output": "a\ud800b"})),
+    ],
+)
+async def test_half_a_surrogate_pair_harms_nothing(played: Played) -> None:
+    async with open_client(HOSTED, FakeHost({"find": played})) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert "a?b" in text_of(frames)
+    assert frames[-1]["response"]["status"] == "completed"
+
+
+@pytest.mark.parametrize("kind", ["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call"])
+async def test_arguments_of_any_depth_harm_nothing(kind: str) -> None:
+    deep = json.dumps({"name": "find", "arguments": "[" * 50_000})
+    scenario = f"model: test\nsteps:\n  - {{call: {deep}}}\n  - text: said\n"
+    async with open_client(scenario, FakeHost({"find": Played()}, hosted=kind)) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert text_of(frames) == "said"
+
+
+async def test_run_that_cannot_be_ended_in_order_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    broken = Played(result=HostedResult("", None, {"output": object()}))  # a bug of a tool's: this is no JSON
+    hosts = {"mcp": FakeHost({"find": broken})}
+    serving = open_served(HOSTED, hosts=hosts, store=MemoryStore(), **settings())
+    async with serving as served, served.connect() as client, served.connect() as other:
+        await client.create(tools=TOOLS)
+        with pytest.raises(ConnectionClosed):
+            await client.step()
+        await other.create(tools=[FUNCTION])
+        assert (await other.step())[-1]["type"] == "response.failed"  # which is what the scenario does without `find`
+    assert "cannot be ended in order" in caplog.text
 
 
 async def test_calls_beyond_the_servers_limit_wait(autojump_clock: MockClock) -> None:

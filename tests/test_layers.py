@@ -342,6 +342,7 @@ LAYERS: dict[str, str] = {
         content
         data_folder
         docstrings
+        encodable
         errors
         events
         hosted

@@ -112,7 +112,7 @@ def _arguments(call: HostedCall) -> dict[str, Any]:
     """Whatever the model wrote; of a call that has begun, or is no JSON, nothing."""
     try:
         found = msgspec.json.decode(call.arguments or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -5,6 +5,7 @@ A client asks for them with `{"type": "mcp", "server_label": MODULE}`, without a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import trio
 
@@ -88,10 +89,13 @@ class FunctionsOfRun:
     async def call(self, call: HostedCall, tell: Tell) -> HostedResult:
         """See base.HostedTool."""
         function = self._functions[call.tool.name]
-        if function.limiter is None:
-            return await self._call(function, call.arguments)
-        async with function.limiter:
-            return await self._call(function, call.arguments)
+        try:
+            async with function.limiter or nullcontext():
+                return await self._call(function, call.arguments)
+        except BaseException as error:
+            if (harmless := _harmless(error)) is error:
+                raise
+            raise harmless from error
 
     async def _call(self, function: HostedFunction, arguments: str) -> HostedResult:
         keywords = function.parse(arguments)
@@ -99,6 +103,18 @@ class FunctionsOfRun:
             content = await call_function(function.function, (), keywords, no_piece, self._threads)
             return HostedResult(text_of(content)[: function.max_output_chars])
         return failed(f"{function.name} did not finish within {function.deadline_s:g} s.")
+
+
+class FunctionGaveUp(Exception):
+    """A function raised what would end the whole server (`sys.exit`): it ends the call."""
+
+
+def _harmless(error: BaseException) -> BaseException:
+    """What a function raised, as what ends no more than its call. Being cancelled stays what it is."""
+    if isinstance(error, Exception | trio.Cancelled):
+        return error
+    cancelled = error.split(trio.Cancelled)[0] if isinstance(error, BaseExceptionGroup) else None
+    return cancelled or FunctionGaveUp(repr(error))
 
 
 def _hosted(tool: FunctionTool) -> HostedFunction:

@@ -23,5 +23,7 @@ def read_arguments(call: HostedCall, kind: type[T]) -> T:
     """The call's arguments. Raises InvalidArguments, which the model is told."""
     try:
         return msgspec.json.decode(call.arguments or "{}", type=kind)
+    except RecursionError as error:
+        raise InvalidArguments(f"The arguments of {call.tool.name} are nested too deep.") from error
     except msgspec.DecodeError as error:
         raise InvalidArguments(f"The arguments of {call.tool.name} do not fit: {error}.") from error

@@ -124,7 +124,7 @@ class RemoteTool:
         """See base.HostedTool."""
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return failed("The arguments are no JSON object.")
         try:
             async with self._host.connect(self._asked) as client:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from engine.clock import now_ms
+from engine.encodable import encodable, encodable_value
 from engine.errors import EngineError
 from engine.hosted.base import HostedCall, HostedResult, HostedTool, Sketch, failed
 from engine.items import FunctionCallOutput
@@ -95,7 +96,8 @@ class Runner:
         self.begin_approved()
 
     async def _run(self, call: HostedCall) -> None:
-        result = await self._vetted(call, await self._result(call))
+        result = _presentable(await self._result(call), self._settings.max_hosted_output_chars)
+        result = await self._vetted(call, result)
         if self._response.is_open:  # or it was cut in this very moment, and so was its item
             self._response.hosted.finish(call, result)
             self._progressed()
@@ -108,7 +110,7 @@ class Runner:
         try:
             async with self._limiter:
                 with trio.move_on_after(self._settings.hosted_timeout_s):
-                    return _cut(await self._call(call), self._settings.max_hosted_output_chars)
+                    return await self._call(call)
         except InvalidArguments as error:
             return failed(str(error))
         except Exception as error:
@@ -142,8 +144,13 @@ def _nothing() -> None:
     """Nobody is to be told."""
 
 
-def _cut(result: HostedResult, max_chars: int) -> HostedResult:
-    if len(result.output) <= max_chars:
-        return result
-    note = f"\n[{len(result.output) - max_chars} more characters were cut]"
-    return HostedResult(result.output[:max_chars] + note, result.error, result.fields)
+def _presentable(result: HostedResult, max_chars: int) -> HostedResult:
+    """The result as it can be told: not too long, and nothing in it that UTF-8 cannot say."""
+    error = None if result.error is None else _cut(result.error, max_chars)
+    return HostedResult(_cut(result.output, max_chars), error, encodable_value(result.fields))
+
+
+def _cut(text: str, max_chars: int) -> str:
+    if len(text) > max_chars:
+        text = f"{text[:max_chars]}\n[{len(text) - max_chars} more characters were cut]"
+    return encodable(text)

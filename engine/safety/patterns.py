@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from engine.encodable import encodable
 from engine.safety.expression import Expression, compile_source
 
 
@@ -45,7 +46,7 @@ class Patterns:
         """What is known with this text behind it; `is_last`: nothing comes after it. A match ends the search."""
         if before.is_found:
             return before
-        buffer = before.tail + _encodable(text)
+        buffer = before.tail + encodable(text)
         found = self._whole.search(buffer, before.num_before)
         if found is not None and (is_last or found.end() < len(buffer) or not self._has_boundary):
             return Scan(is_found=True)
@@ -56,12 +57,3 @@ class Patterns:
         undecided_from = self._beginning.search(buffer, start).start()  # the empty end is one
         kept_from = max(undecided_from - 1, 0)
         return Scan(buffer[kept_from:], undecided_from - kept_from)
-
-
-def _encodable(text: str) -> str:
-    """The text, with what UTF-8 cannot say (half a surrogate pair, from JSON) replaced one to one."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
