@@ -1,5 +1,6 @@
 """functions.py: the server's own Python functions as hosted tools."""
 
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 
 from engine.errors import RequestError
 from engine.hosted.base import Definition, HostedCall, HostedResult, HostedTool
-from engine.hosted.functions import FunctionGaveUp, FunctionHost, HostedFunction, load_modules
+from engine.hosted.functions import FunctionHost, HostedFunction, load_modules
 from engine.hosted.mcp_host import McpHost
 from engine.toolcall import InvalidArguments
 from engine.toolfile import ToolFileError
@@ -92,8 +93,8 @@ def interrupt() -> str:
 @pytest.mark.parametrize("function", [leave, leave_async, interrupt])
 async def test_function_that_would_end_the_server_ends_its_call(function: Callable[[], str]) -> None:
     tools = await open_tools(FunctionTool(function))
-    with pytest.raises(FunctionGaveUp, match=r"SystemExit|KeyboardInterrupt"):
-        await call(tools, function.__name__)
+    result = await call(tools, function.__name__)
+    assert re.search(r"FunctionGaveUp: .*(SystemExit|KeyboardInterrupt)", result.output)
 
 
 async def stubborn() -> str:
@@ -111,6 +112,15 @@ async def test_cancelled_function_stays_cancelled_whatever_else_it_raises(autoju
     with trio.move_on_after(2) as scope:
         await call(tools, "stubborn")
     assert scope.cancelled_caught
+
+
+async def test_an_exceptions_message_is_for_the_model() -> None:  # P121
+    def look(shelf: int) -> str:
+        """Look."""
+        raise LookupError(f"there is no shelf {shelf}")
+
+    result = await call(await open_tools(FunctionTool(look)), "look", '{"shelf": 3}')
+    assert result.error == result.output == "look failed: LookupError: there is no shelf 3"
 
 
 async def test_own_deadline_is_shorter_than_the_servers(autojump_clock: MockClock) -> None:

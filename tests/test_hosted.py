@@ -120,18 +120,30 @@ async def test_pause_comes_when_hosted_calls_are_over(autojump_clock: MockClock)
         assert timing["hosted_tools_ms"] >= 0
         await client.answer((pending(frames)[0], "two"))
         frames = await client.step()
-    assert text_of(frames) == "one\ntwo\nread failed: RuntimeError: no"
+    assert text_of(frames) == "one\ntwo\nread failed in the server."
     output = frames[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["mcp_call", "function_call", "mcp_call", "message"]
     assert output[2]["status"] == "failed"
     assert output[2]["error"] == {
         "type": "mcp_tool_execution_error",
-        "content": [{"type": "text", "text": "read failed: RuntimeError: no"}],
+        "content": [{"type": "text", "text": "read failed in the server."}],
     }
     assert "output" not in output[2]
 
 
+async def test_faults_of_the_servers_own_stay_in_the_log(caplog: pytest.LogCaptureFixture) -> None:  # P121
+    """vllm-project/vllm#35492: paths and addresses reached the client."""
+    host = FakeHost({"find": Played(raises=OSError(28, "No space left", "/srv/secret/path"))})
+    async with open_client(HOSTED, host) as client:
+        await client.create(tools=TOOLS)
+        frames = await client.step()
+    assert text_of(frames) == "It says find failed in the server.."
+    assert "secret" not in str(frames)
+    assert "secret" in caplog.text
+
+
 async def test_failed_call_says_so_by_its_events() -> None:
+    """livekit/agents#6785: a tool that raised left its call unanswered, and the model waited for ever."""
     host = FakeHost({"find": Played(result=failed("nothing there"))})
     async with open_client(HOSTED, host) as client:
         await client.create(tools=TOOLS)
@@ -141,6 +153,7 @@ async def test_failed_call_says_so_by_its_events() -> None:
 
 
 async def test_call_that_takes_too_long_has_failed(autojump_clock: MockClock) -> None:
+    """livekit/agents#6785: a tool that hung blocked the model for ever."""
     host = FakeHost({"find": Played(takes_s=100)})
     async with open_client(HOSTED, host, hosted_timeout_s=3) as client:
         await client.create(tools=TOOLS)
@@ -159,19 +172,19 @@ async def test_long_output_is_cut() -> None:
 
 
 async def test_long_error_is_cut_too() -> None:
-    host = FakeHost({"find": Played(raises=ValueError("x" * 500))})
+    host = FakeHost({"find": Played(result=failed("x" * 500))})
     async with open_client(HOSTED, host, max_hosted_output_chars=40) as client:
         await client.create(tools=TOOLS)
         frames = await client.step()
     error = frames[-1]["response"]["output"][0]["error"]["content"][0]["text"]
-    assert error == "find failed: ValueError: xxxxxxxxxxxxxxx\n[485 more characters were cut]"
+    assert error == f"{'x' * 40}\n[460 more characters were cut]"
 
 
 @pytest.mark.parametrize(
     "played",
     [
         Played(output="a\ud800b"),
-        Played(raises=ValueError("a\ud800b")),
+        Played(result=failed("a\ud800b")),
         Played(result=HostedResult("a?b", None, {"output": "a\ud800b"})),
     ],
 )

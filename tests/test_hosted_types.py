@@ -75,3 +75,27 @@ def test_the_sdks_accumulator_takes_items_that_end_in_any_order() -> None:
     assert [item.type for item in state._completed_response.output] == [
         *("message", "mcp_call", "mcp_call", "function_call"),
     ]
+
+
+def test_the_sdks_accumulator_parses_structured_output_behind_a_hosted_call() -> None:  # openai/openai-python#2852
+    from openai import omit  # as above
+    from openai.lib.streaming.responses._responses import ResponseStreamState
+    from openai.types.responses import ResponseStreamEvent
+    from pydantic import BaseModel, TypeAdapter
+
+    class Found(BaseModel):
+        count: int
+
+    adapter: Any = TypeAdapter(ResponseStreamEvent)
+    run = HostedRun(lifecycle="chain").feed(find("1"))
+    (found,) = run.response.hosted.take_to_run()
+    run.response.hosted.finish(found, HostedResult("one"))
+    run.step()
+    run.response.take_new_items()
+    run.step('{"count"', ": 1}")
+    state: Any = ResponseStreamState(input_tools=omit, text_format=Found)
+    for event in run.events:
+        state.handle_event(adapter.validate_python(event))
+    response = state._completed_response
+    assert [item.type for item in response.output] == ["mcp_call", "message"]
+    assert response.output_parsed == Found(count=1)

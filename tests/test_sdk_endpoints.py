@@ -91,6 +91,21 @@ async def test_a_response_in_the_background_is_followed_and_cancelled(client: An
     await trio.to_thread.run_sync(use)
 
 
+async def test_a_stream_that_is_taken_up_again_starts_the_sdks_accumulator(client: Any) -> None:
+    """openai/openai-python#2852: an event told of an item that the accumulator had not seen."""
+
+    def use() -> None:
+        begun = client.responses.create(input="hi", tools=[TOOL], background=True)
+        whole = list(client.responses.retrieve(begun.id, stream=True))
+        for seen in range(len(whole)):
+            with client.responses.stream(response_id=begun.id, starting_after=seen) as stream:
+                assert [event.sequence_number for event in stream] == list(range(seen + 1, len(whole)))
+                final = stream.get_final_response()
+            assert [item.type for item in final.output] == ["reasoning", "function_call"]
+
+    await trio.to_thread.run_sync(use)
+
+
 async def test_a_conversation_is_used_from_its_beginning_to_its_end(client: Any) -> None:
     def use() -> None:
         conversation = strictly(

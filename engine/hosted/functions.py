@@ -4,6 +4,7 @@ A client asks for them with `{"type": "mcp", "server_label": MODULE}`, without a
 `mcp_call` items: the one kind of the API for a named tool that runs on the server.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -14,10 +15,12 @@ from engine.errors import RequestError
 from engine.hosted.base import Definition, HostedCall, HostedResult, Listed, Tell, failed
 from engine.hosted.kinds import label_of
 from engine.hosted.mcp_definition import McpDefinition, read_definition
-from engine.toolcall import ToolFunction, call_function, no_piece
+from engine.toolcall import InvalidArguments, ToolFunction, call_function, no_piece
 from engine.toolfile import ToolFileError, load_named
 from engine.toolschema import FunctionTool
 from engine.toolspec import Tool
+
+log = logging.getLogger(__name__)
 
 
 class HostedFunction(FunctionTool):
@@ -92,10 +95,17 @@ class FunctionsOfRun:
         try:
             async with function.limiter or nullcontext():
                 return await self._call(function, call.arguments)
+        except InvalidArguments:
+            raise
         except BaseException as error:
-            if (harmless := _harmless(error)) is error:
+            raised = _harmless(error)
+            if raised is error and not isinstance(error, Exception):
                 raise
-            raise harmless from error
+            if not isinstance(raised, Exception):
+                raise raised from error
+            # What its author says is for the model; what the server's own tools raise is for the log alone.
+            log.warning("%s failed: %s", function.name, type(raised).__name__, exc_info=error)
+            return failed(f"{function.name} failed: {type(raised).__name__}: {raised}")
 
     async def _call(self, function: HostedFunction, arguments: str) -> HostedResult:
         keywords = function.parse(arguments)

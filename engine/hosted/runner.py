@@ -115,7 +115,7 @@ class Runner:
             return failed(str(error))
         except Exception as error:
             log.warning("hosted tool %s failed: %s", call.tool.name, type(error).__name__, exc_info=True)
-            return failed(f"{call.tool.name} failed: {type(error).__name__}: {error}")
+            return failed(f"{call.tool.name} failed in the server.")  # paths and addresses stay in the log
         return failed(f"{call.tool.name} did not finish within {self._settings.hosted_timeout_s:g} s.")
 
     async def _call(self, call: HostedCall) -> HostedResult:
