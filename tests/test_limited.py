@@ -1,6 +1,7 @@
 """hosted/limited.py: commands that end at a limit. What only a sandbox can do is in test_sandbox.py."""
 
 import os
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_input_that_nobody_reads_does_no_harm(tmp_path: Path) -> None:
         ),
         ("import time; open('a', 'wb').write(bytes(1 << 20)); time.sleep(60)", {"max_disk_bytes": 9999}, End.TOO_FULL),
         ("import time\nfor n in range(20): open(str(n), 'w')\ntime.sleep(60)", {"max_files": 19}, End.TOO_FULL),
+        (
+            "import os, time\nf = open('a', 'wb')\nos.unlink('a')\nf.write(bytes(1 << 20))\nf.flush()\ntime.sleep(60)",
+            {"max_disk_bytes": 9999},
+            End.TOO_FULL,
+        ),
+        (
+            "import os, time\nfor _ in range(17): os.mkdir('d' * 250); os.chdir('d' * 250)\n"
+            "open('a', 'wb').write(bytes(1 << 20))\ntime.sleep(60)",
+            {"max_disk_bytes": 500_000},
+            End.TOO_FULL,
+        ),
     ],
 )
 def test_a_limit_ends_the_command(
@@ -77,6 +89,20 @@ def test_what_the_check_raises_ends_the_command(tmp_path: Path) -> None:
 def test_memory_of_this_process_is_that_of_the_kernel() -> None:
     assert 10 << 20 < resident_bytes(os.getpid()) < 4 << 30
     assert resident_bytes(2**22 + 1) == 0  # beyond the highest number of a process
+
+
+def test_descriptors_beyond_those_of_select_do(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1100:
+        pytest.skip("this machine allows fewer descriptors than that")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1040)]
+    try:
+        assert python("print(input())", tmp_path, b"in").output == b"in\n"
+    finally:
+        for fd in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

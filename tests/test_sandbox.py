@@ -17,7 +17,15 @@ from engine.hosted import sandbox as module
 from engine.hosted.cell import run_cell
 from engine.hosted.containers import Containers
 from engine.hosted.limited import End
-from engine.hosted.sandbox import Sandbox, SandboxLimits, SandboxMissing, sandbox_limits, sentence
+from engine.hosted.sandbox import (
+    Sandbox,
+    SandboxLimits,
+    SandboxMissing,
+    make_folder,
+    remove_folder,
+    sandbox_limits,
+    sentence,
+)
 from engine.hosted.seccomp import seccomp_program
 from engine.settings import Settings
 
@@ -276,6 +284,30 @@ async def test_the_longest_unused_container_makes_room() -> None:
         assert [id_ in containers for id_ in [*ids, newest]] == [True, False, True, True]
         parent = containers.parent
     assert not Path(parent).exists()
+
+
+async def test_a_container_goes_however_deep_it_is() -> None:
+    async with Containers.open(idle_s=100, max_containers=3) as containers:
+        parent = containers.parent
+        with containers.use(await containers.new()) as folder:
+            _dig(folder.path, 3_000)
+        removed = make_folder(parent)
+        _dig(removed.path, 3_000)
+        remove_folder(removed)
+        assert os.listdir(parent) == [folder.path.name]
+    assert not parent.exists()
+
+
+def _dig(place: Path, depth: int) -> None:
+    """Folders in folders, the last of which may not be entered."""
+    fd = os.open(place, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.mkdir("closed", mode=0, dir_fd=fd)
+    os.close(fd)
 
 
 def test_the_end_of_a_program_that_went_well_needs_no_sentence() -> None:

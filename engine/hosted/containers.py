@@ -17,6 +17,7 @@ from engine.hosted.sandbox import Folder, make_folder, remove_folder
 from engine.ids import mint_id
 
 PREFIX: Final = "cntr"
+_REMOVE_S: Final = 10.0  # to delete what is left when the server stops
 
 
 @dataclass
@@ -41,7 +42,12 @@ class Containers:
         """Containers below a new temporary folder."""
         with tempfile.TemporaryDirectory(prefix="longloop-", ignore_cleanup_errors=True) as parent:
             os.chmod(parent, 0o711)  # a sandbox's own user passes through to its folder
-            yield cls(Path(parent), idle_s, max_containers)
+            containers = cls(Path(parent), idle_s, max_containers)
+            try:
+                yield containers
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_S):
+                    await containers._expire(0)
 
     async def new(self) -> str:
         """The id of a new one, with an empty folder. Makes room if need be."""

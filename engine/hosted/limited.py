@@ -7,6 +7,7 @@ which is what a PID namespace is for (see sandbox.py).
 
 import os
 import select
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,11 +107,14 @@ class _Watch:
 
     def _move(self, timeout_s: float) -> bool:
         """Read and write what can be. True when there is no more to read: whoever could write has gone."""
-        writing = [self._in] if not self._in.closed else []
-        readable, writable, _ = select.select([self._out], writing, [], timeout_s)
-        if writable:
+        poll = select.poll()  # select takes no descriptor beyond 1,023, which a server of many connections has
+        poll.register(self._out, select.POLLIN)
+        if not self._in.closed:
+            poll.register(self._in, select.POLLOUT)
+        ready = {fd for fd, _ in poll.poll(timeout_s * 1000)}
+        if not self._in.closed and self._in.fileno() in ready:
             self._write()
-        if not readable:
+        if self._out.fileno() not in ready:
             return False
         piece = os.read(self._out.fileno(), _PIECE)
         self._output += piece
@@ -132,7 +136,8 @@ class _Watch:
             return End.TOO_SLOW
         if resident_bytes(self._process.pid) > limits.max_memory_bytes:
             return End.TOO_BIG
-        if is_scan and exceeds(self._folder, limits.max_disk_bytes, limits.max_files):
+        max_disk_bytes = limits.max_disk_bytes - (hidden_bytes(self._process.pid, self._folder) if is_scan else 0)
+        if is_scan and exceeds(self._folder, max_disk_bytes, limits.max_files):
             return End.TOO_FULL
         return None
 
@@ -156,18 +161,42 @@ def _resident_bytes(pid: int) -> int:
     return 0
 
 
+def hidden_bytes(pid: int, folder: Path) -> int:
+    """What a process and its descendants hold open on the folder's disk without a name: it goes when they close it."""
+    device = folder.stat().st_dev
+    sizes: dict[int, int] = {}
+    for member in _family(pid):
+        for found in _open_files(member):
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 0 and found.st_dev == device:
+                sizes[found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _open_files(pid: int) -> Iterator[os.stat_result]:
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed meanwhile
+                yield os.stat(f"/proc/{pid}/fd/{name}")
+
+
 def exceeds(folder: Path, max_bytes: int, max_files: int) -> bool:
-    """Whether a folder holds more than that. Links are not followed; looking ends where it is sure."""
+    """Whether a folder holds more than that. Links are not followed; looking ends where it is sure.
+
+    What nobody can look into, such as a path longer than paths may be, is taken for more.
+    """
     num_bytes = num_files = 0
     left = [os.fspath(folder)]
     while left:
-        with suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
-                num_files += 1
-                with suppress(OSError):  # gone meanwhile
-                    num_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-                if num_bytes > max_bytes or num_files > max_files:
-                    return True
-    return False
+        try:
+            with suppress(FileNotFoundError), os.scandir(left.pop()) as entries:  # it may go at any moment
+                for entry in entries:
+                    num_files += 1
+                    with suppress(FileNotFoundError):
+                        num_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            left.append(entry.path)
+                    if num_bytes > max_bytes or num_files > max_files:
+                        return True
+        except OSError:
+            return True
+    return num_bytes > max_bytes

@@ -16,6 +16,7 @@ import platform
 import secrets
 import select
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -131,7 +132,9 @@ def _wait_gone(info: bytes) -> None:
     with suppress(ProcessLookupError):
         init = os.pidfd_open(int(msgspec.json.decode(info)["child-pid"]))
         try:
-            select.select([init], [], [], _GONE_S)
+            poll = select.poll()
+            poll.register(init, select.POLLIN)
+            poll.poll(_GONE_S * 1000)
         finally:
             os.close(init)
 
@@ -185,8 +188,9 @@ def make_folder(parent: Path) -> Folder:
 
 
 def remove_folder(folder: Folder) -> None:
-    """Delete it with all that is in it. Follows no links; what cannot be deleted stays."""
-    shutil.rmtree(folder.path, ignore_errors=True)
+    """Delete it with all that is in it, however deep that is. Follows no links; what cannot be deleted stays."""
+    for command in ("chmod", "-R", "u+rwx"), ("rm", "-rf"):
+        subprocess.run([*command, "--", folder.path], stderr=subprocess.DEVNULL, check=False)
 
 
 def _as_user(uid: int) -> Sequence[str]:
