@@ -14,7 +14,7 @@ from engine.client_tools import ToolCall, ToolOutcome
 from engine.client_wire import Event, RunFailed
 from engine.usage import Timing, Usage
 
-Kind = Literal["thought", "message", "call", "hosted", "step", "note", "end"]
+Kind = Literal["thought", "message", "call", "hosted", "model", "step", "note", "end"]
 
 _KINDS: Final[dict[str, Kind]] = {
     "reasoning": "thought",
@@ -55,10 +55,16 @@ class Timeline:
         self.num_steps = 0
         self.num_calls = 0
         self._is_sampling = False
+        self._quiet_since_s = 0.0  # when there was last something to show, or sampling began
 
     @property
     def open_rows(self) -> list[Row]:
-        """What is happening now, oldest first."""
+        """What is happening now, oldest first.
+
+        While the model is loaded, reads its input or writes a call, nothing else is to be seen than that it is at work.
+        """
+        if self._is_sampling and not self._open:
+            return [Row("model", self._quiet_since_s, text="the model is at work")]
         return list(self._open.values())
 
     def take_finished(self) -> list[Row]:
@@ -78,6 +84,8 @@ class Timeline:
         # A failed response has the figures of the step before.
         if is_terminal and self._is_sampling and kind != "response.failed":
             self._step(event["response"], now_s)
+        if not self._is_sampling:
+            self._quiet_since_s = now_s
         # What ends a run at a pause is no step, and its usage was told before.
         self._is_sampling = not is_terminal
         if kind == "response.output_item.added" and event["item"]["type"] in _KINDS:
@@ -139,6 +147,7 @@ class Timeline:
     def _close(self, key: str, now_s: float) -> None:
         row = self._open.pop(key)
         row.duration_s = now_s - row.start_s
+        self._quiet_since_s = now_s
         self._finished.append(row)
 
     def _step(self, response: dict[str, Any], now_s: float) -> None:

@@ -17,12 +17,22 @@ from engine.client_tools import ToolCall, ToolOutcome
 from engine.client_wire import Event, RunFailed
 from engine.timeline import Row, Timeline, milliseconds
 
-MARKS: Final = {"thought": "·", "message": "»", "call": "→", "hosted": "⇒", "step": "‖", "note": "!", "end": "■"}
+MARKS: Final = {
+    "thought": "·",
+    "message": "»",
+    "call": "→",
+    "hosted": "⇒",
+    "model": "…",
+    "step": "‖",
+    "note": "!",
+    "end": "■",
+}
 _STYLES: Final = {
     "thought": "dim",
     "message": "",
     "call": "cyan",
     "hosted": "cyan",
+    "model": "dim",
     "step": "dim",
     "note": "yellow",
     "end": "green",
@@ -205,7 +215,7 @@ def _body(row: Row, now_s: float, max_text: int | None) -> Text:
         text.append(row.title, _style(row))
         text.append(" = " if row.duration_s is not None else " …")
     text.append(_shown(row, max_text), "" if row.kind in ("call", "hosted") and not row.is_error else _style(row))
-    if row.kind in ("call", "hosted", "thought"):
+    if row.kind in ("call", "hosted", "thought", "model"):
         elapsed_s = now_s - row.start_s if row.duration_s is None else row.duration_s
         text.append(f"  {milliseconds(elapsed_s * 1000)}", "dim")
     return text

@@ -251,6 +251,7 @@ def test_what_is_no_filter_is_refused(fields: dict[str, Any]) -> None:
 def test_the_command_indexes_lists_and_forgets(tmp_path: Path, folder: Path) -> None:
     runner = CliRunner()
     data = f"data_dir={tmp_path / 'data'}"
+    assert "longloop index FOLDER" in runner.invoke(app, ["index", "--set", data]).output
     done = runner.invoke(app, ["index", str(folder), "--set", data])
     assert done.exit_code == 0
     assert "files: 4 new, 1 skipped" in done.output

@@ -1,5 +1,6 @@
 """Timelines: rows from events, and how they look."""
 
+import dataclasses
 import io
 import json
 import re
@@ -20,6 +21,7 @@ from engine.usage import Timing, count_usage
 
 CALL = ToolCall("c0", "look", '{"n": 1, "at": "sea"}', Event())
 RESULT = Result(id="r", status="completed", text="hi", output=[], run_usage=count_usage(10, 4, cached_tokens=8))
+AT_WORK = Row("model", 4, text="the model is at work")
 
 
 def event(kind: str, **fields: Any) -> Event:
@@ -43,9 +45,23 @@ def test_message_is_open_until_its_item_is_done():
     assert timeline.open_rows == [Row("message", 1, text="hey")]
     assert timeline.take_finished() == []
     timeline.receive(item("message", "done"), 4)
-    assert timeline.open_rows == []
+    assert timeline.open_rows == [AT_WORK]
     assert timeline.take_finished() == [Row("message", 1, text="hey", duration_s=3)]
     assert timeline.take_finished() == []
+
+
+def test_model_is_at_work_while_nothing_else_is_to_be_seen_of_a_step():
+    timeline = Timeline()
+    assert timeline.open_rows == []
+    timeline.receive(event("created"), 4)
+    timeline.receive(event("in_progress"), 5)
+    assert timeline.open_rows == [AT_WORK]
+    timeline.call(CALL, 6)
+    assert [row.kind for row in timeline.open_rows] == ["call"]
+    timeline.answer(ToolOutcome(CALL, "42", False, 1.0), 7)
+    assert timeline.open_rows == [dataclasses.replace(AT_WORK, start_s=7)]
+    timeline.receive(done(), 8)
+    assert timeline.open_rows == []
 
 
 def test_call_lasts_from_its_start_to_its_output():
@@ -149,7 +165,7 @@ def test_events_of_unknown_kinds_and_items_do_not_show():
     timeline.receive(event("something.delta", item_id="x", delta="y"), 0)
     timeline.receive(event("output_text.delta", item_id="unknown", delta="y"), 0)
     timeline.receive(item("function_call", "done"), 0)
-    assert (timeline.open_rows, timeline.take_finished()) == ([], [])
+    assert (timeline.open_rows, timeline.take_finished()) == ([dataclasses.replace(AT_WORK, start_s=0)], [])
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.25, "0.2 ms"), (9.96, "10.0 ms"), (12.4, "12 ms"), (1234, "1.23 s")])
@@ -204,6 +220,10 @@ def test_without_a_terminal_rows_are_plain_lines():
 async def test_in_a_terminal_open_rows_are_redrawn_below(autojump_clock):
     view, file = view_on(terminal=True)
     with view.open_region(), trio.move_on_after(0.5):
+        view.event(event("created"))
+        with trio.move_on_after(0.2):
+            await view.redraw()
+        assert "the model is at work" in file.getvalue()
         view.call(CALL)
         await view.redraw()
     assert "look(n=1" in file.getvalue()

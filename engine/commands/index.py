@@ -53,7 +53,10 @@ def _summary(done: Indexed) -> str:
 
 
 def _show(index: FileIndex) -> None:
+    if not (folders := index.folders()):
+        Console().print("no folder is indexed yet: longloop index FOLDER does it", markup=False)
+        return
     table = Table("name", "folder", "files", "passages", title="folders that models may search")
-    for folder in index.folders():
+    for folder in folders:
         table.add_row(folder.name, folder.path, str(folder.num_files), str(folder.num_passages))
     Console().print(table)
