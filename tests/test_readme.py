@@ -6,19 +6,32 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import trio
 
+from engine.backends.scenario import parse_scenario
+from engine.hosted.functions import load_modules
+from engine.settings import load
 from tests.peers.codex import Codex
 from tests.peers.npm import ROOT, codex_binary
 from tests.peers.played import open_recorded
-from tests.peers.readme import at, block, section
+from tests.peers.readme import at, block, blocks, section
 
 WHOLE, STREAMED, SOCKET = block("From other clients", "sh").splitlines()
 SANDBOXLESS = 'sandbox_mode = "danger-full-access"\n'
+RUN, CUSTOM_TOOL, LANES = blocks("From Python", "python")
 CODEX = [line for line in block("Codex", "sh").splitlines() if line.startswith("npx")]
+WARM = """
+model: test
+steps:
+  - cases:
+      - when: {tool_offered: get_temperature}
+        steps: [{call: {name: get_temperature, arguments: {city: Oslo}}}, {text: "It is {last_output}."}]
+      - steps: [{text: "You said {last_user}"}]
+"""
 
 
 def test_every_demo_of_a_client_is_named_and_every_named_file_is_there():
@@ -27,6 +40,41 @@ def test_every_demo_of_a_client_is_named_and_every_named_file_is_there():
     ours = {"common", "tools", "auto_threshold", "many_runs"}
     demos = {path for kind in ("*.py", "*.mjs") for path in (ROOT / "demos").glob(kind) if path.stem not in ours}
     assert {f"demos/{path.name}" for path in demos} <= named
+
+
+@pytest.mark.parametrize(("snippet", "said"), [(RUN, ["21.5 °C"]), (LANES, ["a fjord.", "a river."])])
+async def test_a_program_is_answered(tmp_path: Path, snippet: str, said: list[str]) -> None:
+    async with open_recorded(WARM, tmp_path) as recorder:
+        program = at(snippet, urlsplit(recorder.url).port or 0)
+        done = await trio.run_process([sys.executable, "-c", program], cwd=ROOT, capture_stdout=True)
+    *_, last = done.stdout.decode().splitlines()
+    assert all(words in last for words in said)
+
+
+def test_a_custom_tool_says_its_grammar() -> None:
+    names: dict[str, Any] = {}
+    exec(CUSTOM_TOOL, names)
+    assert names["query"].definition["format"] == {
+        "type": "grammar",
+        "syntax": "regex",
+        "definition": "SELECT [^;]+;",
+    }
+
+
+def test_the_servers_functions_are_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "company.py"
+    file.write_text(block("Tools that the server runs", "python"), "utf-8")
+    assert [tool.name for tool in load_modules([str(file)])["company"]] == ["stock", "reserve"]
+
+
+def test_the_scenario_is_one() -> None:
+    assert parse_scenario(block("Scenarios", "yaml")).model == "script:weather"
+
+
+def test_the_models_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "longloop.toml"
+    file.write_text(block("Configuration", "toml"), "utf-8")
+    assert list(load(file).models) == ["small", "demo"]
 
 
 @pytest.mark.peer
