@@ -64,6 +64,8 @@ def test_faults_of_a_settings_file_name_it(tmp_path: Path, monkeypatch: pytest.M
 def test_faults_of_assignments_name_the_setting() -> None:
     assert fault(assignments=["nonsense=1"]).startswith("unknown setting 'nonsense'.")
     assert fault(assignments=["port=x"]).startswith("Setting port: ")
+    wanted = "Setting web_search_url: a URL of http or https with {query} in it."
+    assert fault(assignments=["web_search_url=http://x/"]) == wanted
     assert fault(assignments=["port"]) == "--set takes name=value, not 'port'."
 
 

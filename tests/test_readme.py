@@ -18,7 +18,7 @@ from engine.settings import load
 from tests.peers.codex import Codex
 from tests.peers.npm import ROOT, codex_binary
 from tests.peers.played import open_recorded
-from tests.peers.readme import at, block, blocks, section
+from tests.peers.readme import README, at, block, blocks, section
 
 WHOLE, STREAMED, SOCKET = block("From other clients", "sh").splitlines()
 SANDBOXLESS = 'sandbox_mode = "danger-full-access"\n'
@@ -40,6 +40,13 @@ def test_every_demo_of_a_client_is_named_and_every_named_file_is_there():
     ours = {"common", "tools", "auto_threshold", "many_runs"}
     demos = {path for kind in ("*.py", "*.mjs") for path in (ROOT / "demos").glob(kind) if path.stem not in ours}
     assert {f"demos/{path.name}" for path in demos} <= named
+
+
+def test_the_contents_lead_to_sections():
+    headings = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"\n##+ (.*)", README)}
+    links = re.findall(r"\]\(#(.*?)\)", README)
+    assert len(links) > 10
+    assert set(links) <= headings
 
 
 @pytest.mark.parametrize(("snippet", "said"), [(RUN, ["21.5 °C"]), (LANES, ["a fjord.", "a river."])])

@@ -60,8 +60,9 @@ def read_settings(file: Path | None, assignments: list[str], flags: Mapping[str,
 def _fault(error: pydantic.ValidationError, file: Path | None, given: Mapping[str, Any]) -> str:
     """The first fault, with the setting's name and where the value came from unless it was typed."""
     first = error.errors()[0]
+    why = first["msg"].removeprefix("Value error, ")  # pydantic's words before ours
     if not first["loc"]:  # two that contradict each other, wherever they come from
-        return f"{first['msg']}."
+        return f"{why}."
     name = str(first["loc"][0])
     variable = f"LONGLOOP_{name.upper()}"
     source = "" if name in given else f" in {variable}" if variable in os.environ else f" in {file}"
@@ -70,7 +71,7 @@ def _fault(error: pydantic.ValidationError, file: Path | None, given: Mapping[st
         close = difflib.get_close_matches(str(first["loc"][-1]), _known(first["loc"]), n=1)
         hint = f" Did you mean '{close[0]}'?" if close else " See `longloop serve --show-settings`."
         return f"unknown setting '{path}'{source}.{hint}"
-    return f"Setting {path}{source}: {first['msg']}."
+    return f"Setting {path}{source}: {why}."
 
 
 def _known(path: Sequence[int | str]) -> Iterable[str]:
