@@ -13,7 +13,7 @@ from engine.backends.constraint import Constraint
 from engine.backends.frames import Adopt, Begun, Drop, Extend, Failed, Finished, Report, Sample, Sampled, Stop
 from engine.backends.guide import Guides
 from engine.backends.jobs import Jobs
-from engine.backends.sampling import log_prob
+from engine.backends.sampling import Sampler, log_prob
 from engine.backends.scheduler import Pace
 from tests.fake_model import FakeModel, greedy, logits_after
 from tests.tiny import STOP_ID, VOCAB_SIZE, make_tokenizer, save_tokenizer
@@ -238,6 +238,21 @@ def test_a_bad_grammar_fails_its_job_only(bench):
     assert "nothing" in bench.failed(1).message
     assert not bench.failed(1).is_lost
     assert bench.finished(2)
+
+
+def test_a_draw_that_fails_fails_its_job_only(bench, monkeypatch):
+    """Whatever a client's request makes of the numbers: the worker is everybody's."""
+    draw = Sampler.draw
+
+    def fail(self, row, position):
+        if self.seed == 13:
+            raise IndexError("no such id")
+        return draw(self, row, position)
+
+    monkeypatch.setattr(Sampler, "draw", fail)
+    bench.tell(Extend(1, 0, PROMPT), sample(1, seed=13), Extend(2, 0, PROMPT), sample(2, seq=2)).run()
+    assert bench.failed(1).message == "IndexError: no such id"
+    assert len(bench.sampled(2)) == 5
 
 
 def test_no_room_at_all_ends_at_once(bench):

@@ -21,6 +21,12 @@ def test_temperature_zero_is_greedy():
     assert Sampler(temperature=0).draw(row(1, 3, 2), 0) == 1
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-9, 1e-6])
+def test_next_to_no_temperature_is_greedy_too(temperature):
+    assert Sampler(temperature=temperature).draw(row(1, 3, 2, -1e4, -np.inf), 0) == 1
+    assert Sampler(temperature=temperature, top_p=1e-300).draw(row(1, 3, 2), 0) == 1
+
+
 def test_the_same_seed_and_position_draw_the_same():
     logits = wide_row(1, 1.0)
     drawn = [Sampler(seed=7).draw(logits, position) for position in range(50)]

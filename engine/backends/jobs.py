@@ -143,8 +143,8 @@ class Jobs:
             return
         try:
             job = Job(ask, context, self._guides, self._now())
-        except GrammarError as error:
-            yield Failed(ask.seq, ask.job, str(error))
+        except Exception as error:  # whatever a client asked for ends its own job, and no other one
+            yield _failed(ask, error)
             return
         self._jobs[ask.seq] = job
         yield Begun(ask.seq, ask.job, job.reused)
@@ -155,9 +155,9 @@ class Jobs:
         seq, number = job.ask.seq, job.ask.job
         try:
             ids = job.keep(more())
-        except (GrammarError, ValueError) as error:
+        except Exception as error:  # as above: the model's part of the step is over, and was everybody's
             self._end(job)
-            yield Failed(seq, number, str(error))
+            yield _failed(job.ask, error)
             return
         if ids:
             yield Sampled(seq, number, ids, job.chances)
@@ -168,3 +168,8 @@ class Jobs:
     def _end(self, job: Job) -> None:
         del self._jobs[job.ask.seq]
         job.context.is_early = True  # what its grammar forced last need not wait for what follows it
+
+
+def _failed(ask: Sample, error: Exception) -> Failed:
+    is_expected = isinstance(error, GrammarError | ValueError)
+    return Failed(ask.seq, ask.job, str(error) if is_expected else f"{type(error).__name__}: {error}")
