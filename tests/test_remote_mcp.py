@@ -1,9 +1,12 @@
 """remote_mcp.py against a real server of the `mcp` package: listing, calls, approvals, errors, secrets."""
 
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from engine.sqlite_store import open_store
 from tests.mcp_server import McpPeer, open_mcp_server
 from tests.served import FUNCTION, Client, Served, open_served, pending
 
+INFO = {"name": "raw", "version": "1"}
 ALLOWED = {"mcp_hosts": ["127.0.0.1"], "mcp_networks": ["127.0.0.0/8"]}
 SCENARIO = """
 model: test
@@ -246,6 +250,64 @@ async def test_server_that_says_nothing_is_given_up() -> None:
         frames = await client.step()
     assert frames[5]["item"]["error"] == "the server took too long"
     assert text_of(frames) == "alone"
+
+
+@contextmanager
+def open_raw_server(of_list: dict[str, Any]) -> Iterator[str]:
+    """The URL of a server that answers `tools/list` with this, which none of the package's would."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            head = {"jsonrpc": "2.0", "id": asked.get("id")}
+            match asked["method"]:
+                case "initialize":
+                    result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": INFO}
+                    self._answer(head | {"result": result})
+                case "tools/list":
+                    self._answer(head | of_list)
+                case _ if "id" in asked:
+                    self._answer(head | {"error": {"code": -32601, "message": "unknown"}})
+                case _:
+                    self._answer({}, 202)
+
+        def _answer(self, value: dict[str, Any], status: int = 200) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/mcp"
+        server.shutdown()
+        thread.join()
+
+
+async def test_tool_that_is_listed_twice_counts_once(peer: McpPeer) -> None:
+    tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("a", "b", "a")]
+    with open_raw_server({"result": {"tools": tools}}) as url:
+        async with open_client('{model: test, steps: [text: "alone"]}') as client:
+            await client.create(tools=[shop(peer, server_url=url)])
+            frames = await client.step()
+    assert [tool["name"] for tool in frames[5]["item"]["tools"]] == ["a", "b"]
+
+
+async def test_what_a_server_says_of_its_fault_is_short_and_on_one_line(
+    peer: McpPeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_raw_server({"error": {"code": 1, "message": "out of\npaper " + "x" * 3_000_000}}) as url:
+        async with open_client('{model: test, steps: [text: "alone"]}') as client:
+            await client.create(tools=[shop(peer, server_url=url)])
+            error = (await client.step())[5]["item"]["error"]
+    assert error.startswith("the server says: out of paper xxx") and len(error) < 1_100
+    assert max(len(record.getMessage()) for record in caplog.records) < 1_200
 
 
 async def test_no_more_tools_are_taken_than_a_run_may_have(peer: McpPeer) -> None:

@@ -22,6 +22,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from engine.encodable import encodable
 from engine.errors import RequestError
 from engine.hosted.addresses import AddressRules
 from engine.hosted.base import Definition, HostedCall, HostedResult, Listed, Sketch, Tell, failed
@@ -32,6 +33,7 @@ from engine.toolspec import Tool
 
 log = logging.getLogger(__name__)
 
+_MAX_REASON_CHARS: Final = 1_000  # of what a server says of a fault of its own
 _MAX_PAGES: Final = 50  # of a list of tools; a server that pages for ever gets no further
 
 
@@ -83,16 +85,17 @@ class RemoteMcp:
                 raise RequestError(f"The header '{name}' cannot be sent.", param="headers")
 
     async def _list(self, asked: McpDefinition) -> list[mcp_types.Tool]:
-        tools: list[mcp_types.Tool] = []
+        tools: dict[str, mcp_types.Tool] = {}  # a name that comes twice counts once
         cursor: str | None = None
         async with self.connect(asked) as client:
             for _ in range(_MAX_PAGES):
                 page = await client.list_tools(cursor=cursor)
-                tools += page.tools
+                for tool in page.tools:
+                    tools.setdefault(tool.name, tool)
                 cursor = page.next_cursor
                 if cursor is None or len(tools) > self._limits.max_tools:
                     break
-        return tools[: self._limits.max_tools]
+        return list(tools.values())[: self._limits.max_tools]
 
     @asynccontextmanager
     async def connect(self, asked: McpDefinition) -> AsyncIterator[Client]:
@@ -177,7 +180,7 @@ def reason_of(error: BaseException) -> str:
         case Refused() | _TooLong():
             return str(error)
         case MCPError():
-            return f"the server says: {error.message}"
+            return f"the server says: {_one_line(error.message)}"
         case httpx2.HTTPStatusError():
             return f"the server answers with status {error.response.status_code}"
         case httpx2.TransportError():
@@ -186,6 +189,11 @@ def reason_of(error: BaseException) -> str:
             return "the server took too long"
         case _:
             return f"the server's answer makes no sense ({type(error).__name__})"
+
+
+def _one_line(message: str) -> str:
+    """What a server says of a fault: it may be as long as an answer, and is logged."""
+    return encodable(" ".join(message.split())[:_MAX_REASON_CHARS])
 
 
 def _offered(tool: mcp_types.Tool, asked: McpDefinition) -> Tool:
