@@ -162,7 +162,7 @@ class Answers:
         """Whether a call that is closed has been answered just so. Raises RequestError when it was otherwise."""
         digest = self._digest_of(key)
         if digest is not None and digest != digest_answer(answer):
-            raise second_answer(key)
+            raise second_answer(key, answer)
         return digest is not None
 
     def made_id(self, own: str) -> bool:
@@ -285,7 +285,7 @@ class Answers:
         elif same_answer(earlier, answer):
             batch.repeated.append(key)
         else:
-            raise second_answer(key)
+            raise second_answer(key, answer)
 
     def _check_repeat(self, key: str, answer: Answer, batch: Batch) -> None:
         digest = self._digest_of(key)
@@ -294,7 +294,7 @@ class Answers:
         # Only whole answers can be told apart by now; a part was sent before the answer was complete: a resend.
         is_whole = not is_part(answer) or is_last_from_start(answer)
         if is_whole and digest != digest_answer(answer):
-            raise second_answer(key)
+            raise second_answer(key, answer)
         batch.repeated.append(key)
 
     def _check_part(self, key: str, entry: OpenCall, answer: Streamable, batch: Batch) -> None:
@@ -323,12 +323,12 @@ class Answers:
     def _check_part_of_settled(self, key: str, settled: Answer, part: Streamable, batch: Batch) -> None:
         whole = settled.output if isinstance(settled, Streamable) else None
         if not (isinstance(whole, str) and isinstance(part.output, str)):
-            raise second_answer(key)
+            raise second_answer(key, part)
         start = offset_of(part)
         is_last = part.status != "in_progress"
         ends_right = not is_last or start + len(part.output) == len(whole)
         if not (ends_right and whole.startswith(part.output, start)):
-            raise second_answer(key)
+            raise second_answer(key, part)
         batch.repeated.append(key)
 
 
@@ -353,9 +353,9 @@ def no_call_found(key: str, answer: Answer) -> RequestError:
     return RequestError(f"No tool call found for function call output with call_id {key}.", param=_key_field(answer))
 
 
-def second_answer(key: str) -> RequestError:
+def second_answer(key: str, answer: Answer) -> RequestError:
     """The error of a second, different answer to a call."""
-    return RequestError(f"Call {key} has been answered already, with another output.", param="call_id")
+    return RequestError(f"Call {key} has been answered already, with another output.", param=_key_field(answer))
 
 
 def _key_field(answer: Answer) -> str:

@@ -84,7 +84,7 @@ class _Check:
             return True
         if same_answer(earlier, answer):
             return False
-        raise second_answer(key)
+        raise second_answer(key, answer)
 
     def _is_echo(self, item: Item) -> bool:
         if self._before is None:

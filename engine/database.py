@@ -17,6 +17,7 @@ from engine.schema import NewerSchema, make_schema, try_to_write
 from engine.store import Conversation, Order, Page, Stored, StoredItem, StoreUnusable
 
 FILE_NAME: Final = "store.sqlite3"
+DatabaseFault: Final = sqlite3.Error  # what each method here may raise
 _VERSION: Final = 1
 _LOCK_TIMEOUT_S: Final = 2  # a server that was just killed may still be dying
 

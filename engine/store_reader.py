@@ -1,13 +1,13 @@
 """Reading a store that no server has open: the token trajectories of its responses."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from engine.database import FILE_NAME, Database, open_database
+from engine.database import FILE_NAME, Database, DatabaseFault, open_database
 from engine.errors import NotFound, ServerError
 from engine.journal import Ending, StepRecord
 from engine.store import Stored, StoreUnusable
@@ -55,21 +55,34 @@ class StoreReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.unreadable: list[str] = []
 
     def trajectories(self, ids: Iterable[str] = ()) -> Iterator[Trajectory]:
         """Those of these responses; without any, of all whose context no other response holds as a part of its own.
 
-        Raises NotFound for an id that is not there, ServerError for what cannot be read.
+        What cannot be read is passed over and joins `unreadable`. Raises NotFound for an id that is not there,
+        StoreUnusable where the file is damaged beyond that.
         """
-        for response_id in ids or self._newest():
-            yield from self._of(response_id)
+        try:
+            for response_id in ids or self._newest():
+                yield from self._readable(response_id)
+        except DatabaseFault as error:
+            raise StoreUnusable(f"The store is damaged ({error}).") from error
+
+    def _readable(self, response_id: str) -> list[Trajectory]:
+        try:
+            return list(self._of(response_id))
+        except (ServerError, DatabaseFault):
+            self.unreadable.append(response_id)
+            return []
 
     def _newest(self) -> list[str]:
         ids, held = [], set()
         for response_id, parent, start in self._database.starts():
             ids.append(response_id)
-            if parent is not None and _decoded(_START, start).goes_on:
-                held.add(parent)
+            with suppress(ServerError):  # which is told when it is read itself
+                if parent is not None and _decoded(_START, start).goes_on:
+                    held.add(parent)
         return [response_id for response_id in ids if response_id not in held]
 
     def _of(self, response_id: str) -> Iterator[Trajectory]:

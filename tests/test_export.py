@@ -1,6 +1,8 @@
 """`longloop export`: the store, a running server, and a trainer's view of what comes out."""
 
 import json
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from engine.backends.script_prompt import PromptContext
 from engine.client import open_run
 from engine.commands.export import export_command
 from engine.commands.serve import UsageError
+from engine.database import FILE_NAME
 from engine.settings import Settings
 from engine.sqlite_store import open_store
 from tests.peers.server import open_server
@@ -119,6 +122,30 @@ async def test_a_named_response_without_ids_is_told_and_not_passed_over(tmp_path
     with pytest.raises(UsageError, match="No token ids are recorded"):
         exported(capsys, tmp_path, response_id)
     assert exported(capsys, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            "UPDATE steps SET step = x'00' WHERE response_id = :id",
+            r"What is stored of resp_\w+ cannot be read; the rest",
+        ),
+        ("UPDATE steps SET step = '[1, 2]' WHERE response_id = :id", "cannot be read"),
+        ("UPDATE responses SET start = '{}'", "and 3 more cannot be read"),
+        ("UPDATE responses SET id = CAST(x'FF' || id AS TEXT) WHERE id = :id", "The store is damaged"),
+    ],
+)
+async def test_what_is_damaged_is_told_and_the_rest_is_written(stored, capsys, damage, message):
+    folder, ids, _ = stored
+    with closing(sqlite3.connect(folder / FILE_NAME)) as database, database:
+        database.execute(damage, {"id": ids["apart"]} if ":id" in damage else {})
+    capsys.readouterr()
+    with pytest.raises(UsageError, match=message):
+        export_command(folder, [])
+    lines = [json.loads(line)["response_id"] for line in capsys.readouterr().out.splitlines()]
+    if ":id" in damage and "damaged" not in message:
+        assert set(lines) == {ids["next"], ids["paused"]}
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def export_command(folder: Path, ids: Sequence[str], *, url: str | None = None, 
         if url is None:
             with open_store_reader(folder) as reader:
                 num_lines = print_lines(reader.trajectories(ids))
+                _complain_of(reader.unreadable)
         elif ids:
             num_lines = print_lines(_served_trajectories(_Server(url, api_key), ids))
         else:
@@ -56,6 +57,12 @@ def export_command(folder: Path, ids: Sequence[str], *, url: str | None = None, 
         raise UsageError(f"The lines cannot be written ({error}).") from error
     if ids and not num_lines:
         raise UsageError(_NO_TOKENS)
+
+
+def _complain_of(unreadable: Sequence[str]) -> None:
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more" if unreadable[1:] else ""
+        raise UsageError(f"What is stored of {unreadable[0]}{more} cannot be read; the rest was written.")
 
 
 def print_lines(found: Iterable[Trajectory]) -> int:
