@@ -156,7 +156,7 @@ def _read(asked: Parameters, default_model: str, settings: Settings, *, generate
         echo=echo_of(asked, default_model=default_model, skipped=skipped),
         hosted=hosted,
         include=frozenset(asked.include or ()) if hosted else frozenset(),
-        text_format=_text_format(asked.text),
+        text_format=_text_format(asked.text, settings),
         temperature=asked.temperature,
         top_p=asked.top_p,
         seed=asked.seed,
@@ -184,8 +184,13 @@ def _tools(asked: Parameters, settings: Settings) -> tuple[list[Tool], list[Skip
     raw_tools = asked.tools or []
     if len(raw_tools) > settings.max_tools:
         raise _too_many_tools(settings)
+    if sum(map(len, raw_tools)) > settings.max_tools_bytes:
+        raise RequestError(f"The tools are longer than {settings.max_tools_bytes} bytes.", param="tools")
     tools, skipped = decode_tools(
-        raw_tools, refuse_unknown=not settings.skip_unknown_tools, hosted=hosted_types(settings)
+        raw_tools,
+        refuse_unknown=not settings.skip_unknown_tools,
+        hosted=hosted_types(settings),
+        max_schema_bytes=settings.max_schema_bytes,
     )
     if len(tools) > settings.max_tools:  # a namespace holds several
         raise _too_many_tools(settings)
@@ -196,9 +201,12 @@ def _too_many_tools(settings: Settings) -> RequestError:
     return RequestError(f"More than {settings.max_tools} tools.", param="tools", code="too_many_tools")
 
 
-def _text_format(text: Text | None) -> dict[str, Any] | None:
+def _text_format(text: Text | None, settings: Settings) -> dict[str, Any] | None:
     """The format a step's text is held to, None for plain text."""
     if text is None or text.format is None or isinstance(text.format, PlainText):
         return None
+    if len(msgspec.json.encode(text.format)) > settings.max_schema_bytes:
+        message = f"The format is longer than {settings.max_schema_bytes} bytes."
+        raise RequestError(message, param="text.format.schema", code="invalid_json_schema")
     value: dict[str, Any] = msgspec.to_builtins(text.format)
     return value

@@ -258,6 +258,10 @@ class Settings(BaseSettings):
     max_json_depth: Count = Field(128, description="nesting of JSON in a frame")
     max_items: Count = Field(20_000, description="items in one input")
     max_tools: Count = Field(512, description="tools of one run")
+    max_schema_bytes: Bytes = Field(
+        100_000, description="a tool's definition, or text.format: to compile a schema takes the square of its length"
+    )
+    max_tools_bytes: Bytes = Field(1_000_000, description="all definitions of tools of one request")
     max_connections: Count = Field(1024, description="connections at a time")
     max_kept_runs: Count = Field(256, description="ended runs of HTTP that are kept ready to be gone on from")
     max_lanes: Count = Field(32, description="named lanes of one connection")

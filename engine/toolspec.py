@@ -5,6 +5,7 @@ what a model is shown and what constrained decoding holds it to. Kinds that this
 reported, since clients such as Codex always offer some (`web_search`), or refused by name when the setting says so.
 """
 
+import sys
 from typing import Any, Final, Literal
 
 import msgspec
@@ -89,6 +90,7 @@ _BUILT_IN_KINDS: Final[dict[str, ToolKind]] = {
     "computer_use_preview": "computer",
     "tool_search": "tool_search",
 }
+_INVALID_PARAMETERS: Final = "invalid_function_parameters"
 _KINDS: Final[dict[str, ToolKind]] = {"function": "function", "custom": "custom", **_BUILT_IN_KINDS}
 
 
@@ -98,17 +100,21 @@ def kind_of(type_: str) -> ToolKind | None:
 
 
 def decode_tools(
-    raws: list[msgspec.Raw], *, refuse_unknown: bool = False, hosted: frozenset[str] = frozenset()
+    raws: list[msgspec.Raw],
+    *,
+    refuse_unknown: bool = False,
+    hosted: frozenset[str] = frozenset(),
+    max_schema_bytes: int = sys.maxsize,
 ) -> tuple[list[Tool], list[SkippedTool]]:
     """The client tools of a request and what was skipped. Raises RequestError naming `tools[i]…`.
 
-    hosted: types that the server runs itself, which are nobody's business here.
+    hosted: types that the server runs itself, which are nobody's business here. max_schema_bytes: of a definition.
     """
     tools: list[Tool] = []
     skipped: list[SkippedTool] = []
     for index, raw in enumerate(raws):
         try:
-            found = _decode_tool(raw)
+            found = _decode_tool(raw, max_schema_bytes)
         except RequestError as error:
             raise error.at(f"tools[{index}]") from error
         if isinstance(found, str):
@@ -123,12 +129,14 @@ def decode_tools(
     return tools, skipped
 
 
-def _decode_tool(raw: msgspec.Raw, namespace: str | None = None) -> list[Tool] | str:
+def _decode_tool(raw: msgspec.Raw, max_schema_bytes: int, namespace: str | None = None) -> list[Tool] | str:
     """The tools one definition stands for, or the name of a kind that is not ours to run."""
     try:
         definition = _DEFINITION.decode(raw)
     except msgspec.DecodeError as error:
         raise invalid_json(error) from error
+    if definition.type != "namespace" and len(raw) > max_schema_bytes:
+        raise RequestError(f"The definition is longer than {max_schema_bytes} bytes.", code=_INVALID_PARAMETERS)
     if definition.type == "tool_search" and definition.execution == "server":
         return "tool_search (execution: server)"
     if kind := _BUILT_IN_KINDS.get(definition.type):
@@ -143,7 +151,7 @@ def _decode_tool(raw: msgspec.Raw, namespace: str | None = None) -> list[Tool] |
                 Tool("custom", _name(definition), definition.description or "", namespace=namespace, grammar=grammar)
             ]
         case "namespace":
-            return _namespace(definition)
+            return _namespace(definition, max_schema_bytes)
         case other:
             return other
 
@@ -153,19 +161,19 @@ def _function(definition: _Definition, namespace: str | None) -> Tool:
     return Tool("function", _name(definition), definition.description or "", schema, bool(definition.strict), namespace)
 
 
-def _namespace(definition: _Definition) -> list[Tool]:
+def _namespace(definition: _Definition, max_schema_bytes: int) -> list[Tool]:
     name, tools = _name(definition), []
     for index, raw in enumerate(definition.tools or []):
         try:
-            tools.append(_decode_member(raw, name))
+            tools.append(_decode_member(raw, max_schema_bytes, name))
         except RequestError as error:
             raise error.at(f"tools[{index}]") from error
     return tools
 
 
-def _decode_member(raw: msgspec.Raw, namespace: str) -> Tool:
+def _decode_member(raw: msgspec.Raw, max_schema_bytes: int, namespace: str) -> Tool:
     """A tool of a namespace: a function or a custom tool, as the API has it."""
-    found = _decode_tool(raw, namespace)
+    found = _decode_tool(raw, max_schema_bytes, namespace)
     if isinstance(found, str) or len(found) != 1 or found[0].kind not in ("function", "custom"):
         raise RequestError("Only function and custom tools can be part of a namespace.", param="type")
     return found[0]

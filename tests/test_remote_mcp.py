@@ -290,8 +290,9 @@ def open_raw_server(of_list: dict[str, Any]) -> Iterator[str]:
         thread.join()
 
 
-async def test_tool_that_is_listed_twice_counts_once(peer: McpPeer) -> None:
+async def test_tool_that_is_listed_twice_counts_once_and_one_that_is_too_long_not(peer: McpPeer) -> None:
     tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("a", "b", "a")]
+    tools.append({"name": "c", "inputSchema": {"type": "object", "description": "x" * 100_000}})  # too long
     with open_raw_server({"result": {"tools": tools}}) as url:
         async with open_client('{model: test, steps: [text: "alone"]}') as client:
             await client.create(tools=[shop(peer, server_url=url)])

@@ -215,6 +215,25 @@ def test_max_tools_is_reached() -> None:
     assert (error.param, error.code) == ("tools", "too_many_tools")
 
 
+def test_what_a_grammar_is_made_of_has_limits() -> None:
+    """Compiling a schema of 30,000 properties takes a minute, in which nothing else goes on."""
+    settings = Settings(max_schema_bytes=200, max_tools_bytes=800)
+    long = {"type": "function", "name": "f", "parameters": {"type": "object", "description": "x" * 200}}
+    short = {"type": "function", "name": "g", "description": "x" * 100}
+    assert len(request(settings, tools=[short]).tools) == 1
+    error = refusal(settings, tools=[short, long])
+    assert (error.param, error.code) == ("tools[1]", "invalid_function_parameters")
+    error = refusal(settings, tools=[short, {"type": "namespace", "name": "n", "tools": [short, long]}])
+    assert error.param == "tools[1].tools[1]"
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "a" * 200}
+    assert refusal(settings, tools=[{"type": "custom", "name": "c", "format": grammar}]).param == "tools[0]"
+    many = [short | {"name": f"g{number}"} for number in range(7)]
+    assert refusal(settings, tools=many).param == "tools"
+    schema = {"type": "json_schema", "name": "n", "schema": {"enum": ["x" * 200]}}
+    error = refusal(settings, text={"format": schema})
+    assert (error.param, error.code) == ("text.format.schema", "invalid_json_schema")
+
+
 def test_max_tools_counts_the_tools_of_namespaces() -> None:
     settings = Settings(max_tools=3)
     tools = [{"type": "function", "name": f"f{i}"} for i in range(4)]

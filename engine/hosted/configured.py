@@ -53,7 +53,10 @@ def _remote_mcp(settings: Settings) -> Host:
         raise ValueError(f"mcp_hosts needs longloop[mcp] to be installed ({error.name} is missing).") from error
     hosts = [] if "*" in settings.mcp_hosts else settings.mcp_hosts
     limits = module.RemoteLimits(
-        timeout_s=settings.mcp_list_timeout_s, max_bytes=settings.max_mcp_bytes, max_tools=settings.max_tools
+        timeout_s=settings.mcp_list_timeout_s,
+        max_bytes=settings.max_mcp_bytes,
+        max_tools=settings.max_tools,
+        max_schema_bytes=settings.max_schema_bytes,
     )
     remote: Host = module.RemoteMcp(address_rules(hosts, settings.mcp_networks), limits)
     return remote

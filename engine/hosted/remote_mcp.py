@@ -38,11 +38,12 @@ _MAX_PAGES: Final = 50  # of a list of tools; a server that pages for ever gets 
 
 
 class RemoteLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """timeout_s: to list the tools. max_bytes: of one answer. max_tools: of one server."""
+    """timeout_s: to list the tools. max_bytes: of one answer. max_tools: of one server. max_schema_bytes: of a tool."""
 
     timeout_s: float = 30.0
     max_bytes: int = 5 << 20
     max_tools: int = 512
+    max_schema_bytes: int = 100_000
 
 
 class RemoteMcp:
@@ -91,7 +92,8 @@ class RemoteMcp:
             for _ in range(_MAX_PAGES):
                 page = await client.list_tools(cursor=cursor)
                 for tool in page.tools:
-                    tools.setdefault(tool.name, tool)
+                    if len(msgspec.json.encode(tool.input_schema)) <= self._limits.max_schema_bytes:
+                        tools.setdefault(tool.name, tool)
                 cursor = page.next_cursor
                 if cursor is None or len(tools) > self._limits.max_tools:
                     break
