@@ -376,8 +376,9 @@ def message_text(output: Sequence[Event]) -> str:
 
 
 def _is_client_call(item: Event) -> bool:
+    """Whether the client is to run it. Never one that was cut: half a statement may do what the whole one would not."""
     is_hosted = item["type"] == "tool_search_call" and item.get("execution") == "server"
-    return item["type"] in ANSWER_TYPES and not is_hosted
+    return item["type"] in ANSWER_TYPES and not is_hosted and item.get("status") != "incomplete"
 
 
 def _key(call: Event) -> str:

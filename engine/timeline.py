@@ -90,7 +90,7 @@ class Timeline:
         self._is_sampling = not is_terminal
         if kind == "response.output_item.added" and event["item"]["type"] in _KINDS:
             kind_of_row = _KINDS[event["item"]["type"]]
-            title = _hosted_title(event["item"]) if kind_of_row == "hosted" else ""
+            title = _title_of(event["item"]) if kind_of_row == "hosted" else ""
             self._open[event["item"]["id"]] = Row(kind_of_row, now_s, title=title)
         elif kind in _TEXT_DELTAS and (row := self._open.get(event["item_id"])):
             row.text += event["delta"]
@@ -98,6 +98,8 @@ class Timeline:
             if row.kind == "hosted":
                 self._end_hosted(row, event["item"])
             self._close(event["item"]["id"], now_s)
+        elif kind == "response.output_item.done" and _is_cut_call(event["item"]):
+            self.note(f"{_title_of(event['item'])} was cut off, so it is not made", now_s)
 
     def call(self, call: ToolCall, now_s: float) -> None:
         """A tool starts."""
@@ -112,9 +114,7 @@ class Timeline:
 
     def refuse(self, call: ToolCall, now_s: float) -> None:
         """A call that the server would have made was not approved."""
-        self.note(
-            f"{_hosted_title(call.item)} was not approved, so it is not made; --approve approves such calls", now_s
-        )
+        self.note(f"{_title_of(call.item)} was not approved, so it is not made; --approve approves such calls", now_s)
 
     def note(self, text: str, now_s: float) -> None:
         """Something about the run, such as a lost connection."""
@@ -140,7 +140,7 @@ class Timeline:
 
     def _end_hosted(self, row: Row, item: dict[str, Any]) -> None:
         self.num_calls += 1
-        row.title = _hosted_title(item)
+        row.title = _title_of(item)
         row.text = _said(item.get("error")) or item.get("output") or item["status"]
         row.is_error = item["status"] != "completed"
 
@@ -199,15 +199,20 @@ def _arguments(written: str) -> str:
     return ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in values.items())
 
 
-def _hosted_title(item: dict[str, Any]) -> str:
-    """A hosted call's name, and what it was asked: arguments, an action, queries or a program."""
+def _title_of(item: dict[str, Any]) -> str:
+    """A call's name, and what it was asked: arguments, a text, an action, queries or a program."""
     name = item.get("name") or item["type"].removesuffix("_call")
     if item.get("server_label"):
         name = f"{item['server_label']}.{name}"
     asked = item.get("action") or item.get("queries") or item.get("code")
     if asked is None:
-        return f"{name}({_arguments(item.get('arguments', ''))})"
+        return f"{name}({_arguments(item.get('arguments') or item.get('input') or '')})"
     return f"{name}({asked if isinstance(asked, str) else msgspec.json.encode(asked).decode()})"
+
+
+def _is_cut_call(item: dict[str, Any]) -> bool:
+    """Whether the step ended while the model wrote a call of the client's."""
+    return item["type"] in ("function_call", "custom_tool_call") and item.get("status") == "incomplete"
 
 
 def _said(error: Any) -> str:

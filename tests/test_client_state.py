@@ -110,6 +110,9 @@ def test_event_without_a_number_is_shown_and_means_nothing():
     [
         ("function_call", {}, True),
         ("custom_tool_call", {}, True),
+        ("function_call", {"status": "completed"}, True),
+        ("function_call", {"status": "incomplete", "arguments": "{}"}, False),  # P29
+        ("custom_tool_call", {"status": "incomplete", "input": "DELETE FROM a"}, False),
         ("mcp_approval_request", {}, True),
         ("tool_search_call", {}, True),
         ("tool_search_call", {"execution": "server"}, False),

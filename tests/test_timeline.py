@@ -126,6 +126,21 @@ def test_arguments_that_are_no_object_are_shown_as_written(written, shown):
     assert timeline.open_rows[0].title == shown
 
 
+@pytest.mark.parametrize(
+    ("item", "title"),
+    [
+        ({"type": "function_call", "name": "look", "arguments": '{"at": "se'}, 'look({"at": "se)'),
+        ({"type": "custom_tool_call", "name": "query", "input": "SELECT"}, "query(SELECT)"),
+    ],
+)
+def test_call_that_was_cut_off_is_told(item: dict[str, Any], title: str) -> None:
+    timeline = Timeline()
+    timeline.receive(event("output_item.done", item={"id": "i", "status": "completed", **item}), 1)
+    assert timeline.take_finished() == []
+    timeline.receive(event("output_item.done", item={"id": "i", "status": "incomplete", **item}), 2)
+    assert [row.text for row in timeline.take_finished()] == [f"{title} was cut off, so it is not made"]
+
+
 def test_step_says_what_it_cost_and_what_it_waits_for():
     timeline = Timeline()
     timeline.receive(event("created"), 0)
