@@ -236,7 +236,7 @@ def test_forced_ids_count_towards_the_limit(bench):
 def test_a_bad_grammar_fails_its_job_only(bench):
     bench.tell(Extend(1, 0, PROMPT), sample(1, constraint=Constraint("start: nothing")), sample(2)).run()
     assert "nothing" in bench.failed(1).message
-    assert not bench.failed(1).is_lost
+    assert bench.failed(1).by_grammar and not bench.failed(1).is_lost
     assert bench.finished(2)
 
 
@@ -252,6 +252,7 @@ def test_a_draw_that_fails_fails_its_job_only(bench, monkeypatch):
     monkeypatch.setattr(Sampler, "draw", fail)
     bench.tell(Extend(1, 0, PROMPT), sample(1, seed=13), Extend(2, 0, PROMPT), sample(2, seq=2)).run()
     assert bench.failed(1).message == "IndexError: no such id"
+    assert not bench.failed(1).by_grammar
     assert len(bench.sampled(2)) == 5
 
 

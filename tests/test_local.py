@@ -22,7 +22,7 @@ from engine.backends.local import LocalBackend, open_local_backend
 from engine.backends.prompt import Prompt, PromptFormat
 from engine.backends.token_sequence import TokenSequence
 from engine.backends.vocabulary import Span
-from engine.errors import BackendError, NotFound
+from engine.errors import BackendError, NotFound, RequestError
 from engine.items import FunctionCallOutput, Message
 from engine.toolspec import Tool
 from tests.fake_model import BYTES_PER_TOKEN, greedy
@@ -313,9 +313,9 @@ async def test_a_failed_step_cannot_be_interrupted(folder):
         sequence = backend.open_sequence(spec())
         await give(sequence, PROMPT)
         sequence.start_step(StepSpec())
-        with pytest.raises(BackendError):
+        with pytest.raises(RequestError):
             await finish(sequence)
-        with pytest.raises(BackendError):
+        with pytest.raises(RequestError):
             sequence.interrupt()
 
 
@@ -549,7 +549,7 @@ async def test_a_bad_grammar_fails_the_step_and_not_the_backend(folder):
     async with opened(folder, constraint=Constraint("start: nothing")) as backend:
         sequence = backend.open_sequence(spec())
         await give(sequence, PROMPT)
-        with pytest.raises(BackendError, match="could not go on"):
+        with pytest.raises(RequestError, match="cannot be held"):
             await step(sequence)
         sequence.close()
         assert backend.is_ready

@@ -140,12 +140,16 @@ class Finished(_Frame, frozen=True, tag="finished"):
 
 
 class Failed(_Frame, frozen=True, tag="failed"):
-    """A job could not go on (job 0: the model could not be loaded). `is_lost`: the worker lacks the sequence."""
+    """A job could not go on (job 0: the model could not be loaded).
+
+    is_lost: the worker lacks the sequence. by_grammar: nothing may follow, or the grammar is too complex to tell.
+    """
 
     seq: int
     job: int
     message: str
     is_lost: bool = False
+    by_grammar: bool = False
 
 
 Report = Loading | Ready | Begun | Sampled | Finished | Failed

@@ -17,6 +17,7 @@ from engine.backends.context import KV, Context
 from engine.backends.frames import Adopt, Begun, Command, Drop, Extend, Failed, Report, Sample, Sampled, Stop
 from engine.backends.guide import GrammarError, Guides
 from engine.backends.job import Job
+from engine.backends.sampling import NothingAllowed
 from engine.backends.scheduler import Kind, Pace, Part, Want, plan
 
 
@@ -171,5 +172,6 @@ class Jobs:
 
 
 def _failed(ask: Sample, error: Exception) -> Failed:
-    is_expected = isinstance(error, GrammarError | ValueError)
-    return Failed(ask.seq, ask.job, str(error) if is_expected else f"{type(error).__name__}: {error}")
+    if isinstance(error, GrammarError | NothingAllowed):
+        return Failed(ask.seq, ask.job, str(error), by_grammar=True)
+    return Failed(ask.seq, ask.job, f"{type(error).__name__}: {error}")

@@ -36,7 +36,7 @@ from engine.backends.kv_cache import KVCache, Use
 from engine.backends.rate_limit import RateLimit
 from engine.backends.token_sequence import Prompt, Sampling, TokenSequence
 from engine.backends.worker_link import WorkerLink
-from engine.errors import BackendError
+from engine.errors import BackendError, EngineError, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +289,7 @@ class LocalBackend:
             del self._jobs[report.job]
             self._cache.mark(sequence.number, Use.PAUSED)
             self._ended(report.job)
-            sequence.on_failed(BackendError("The model could not go on with this step."))
+            sequence.on_failed(_error_of(report))
 
     def _begin_again(self, jobs: Sequence[int]) -> None:
         """New numbers: what the worker may still say of the old ones counts no more."""
@@ -327,3 +327,12 @@ async def open_local_backend(
         nursery.start_soon(link.run, backend)
         yield backend
         nursery.cancel_scope.cancel()
+
+
+def _error_of(report: Failed) -> EngineError:
+    if report.by_grammar:
+        return RequestError(
+            "The model cannot be held to what is asked for (a tool's parameters or grammar, or text.format): "
+            "nothing that it could write fits, or it is too complex."
+        )
+    return BackendError("The model could not go on with this step.")

@@ -22,6 +22,10 @@ _HEAD = 64
 _COLDEST = 1e-6
 
 
+class NothingAllowed(ValueError):
+    """No id may come here."""
+
+
 class Sampler(msgspec.Struct, frozen=True):
     """How to draw. Temperature 0 is greedy; `top_p` keeps the smallest set of likeliest ids with that mass."""
 
@@ -34,11 +38,11 @@ class Sampler(msgspec.Struct, frozen=True):
     def draw(self, row: Row, position: int) -> int:
         """The id for `position` of the context. row: [vocab] logits, -inf where an id may not come.
 
-        Raises ValueError if no id may come.
+        Raises NothingAllowed.
         """
         best = int(row.argmax())
         if not np.isfinite(row[best]):
-            raise ValueError("no token is allowed here")
+            raise NothingAllowed("no token is allowed here")
         if self.temperature < _COLDEST or self.top_p == 0:
             return best
         return _draw_from(row / np.float32(self.temperature), self.top_p, uniform(self.seed, position))

@@ -16,7 +16,7 @@ from engine.backends.constraint import Constraint
 from engine.backends.frames import Begun, Finished, Sample, Sampled
 from engine.backends.token_step import Parser, Step
 from engine.clock import now_ms
-from engine.errors import BackendError
+from engine.errors import EngineError
 from engine.items import Answer, Item
 from engine.tokens import Span, TokenLog
 
@@ -255,7 +255,7 @@ class TokenSequence:
         self._under_way.finished(report)
         self._notify()
 
-    def on_failed(self, error: BackendError) -> None:
+    def on_failed(self, error: EngineError) -> None:
         """The step cannot go on."""
         self._under_way.failed(error)
         self._notify()

@@ -12,7 +12,7 @@ from engine.backends.base import Delta, Reason, StepEnd
 from engine.backends.chance import Chance
 from engine.backends.constraint import Constraint
 from engine.backends.frames import Finished
-from engine.errors import BackendError
+from engine.errors import EngineError
 from engine.usage import Timing, count_usage
 
 
@@ -69,7 +69,7 @@ class Step:
         self._chances: list[Chance] = []  # of the fresh ones, where they are wanted
         self._parsed: list[Delta] = []
         self._finished: Finished | None = None
-        self._error: BackendError | None = None
+        self._error: EngineError | None = None
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +119,7 @@ class Step:
         """The worker came to its end."""
         self._finished = report
 
-    def failed(self, error: BackendError) -> None:
+    def failed(self, error: EngineError) -> None:
         """It cannot go on."""
         self._error = error
 
