@@ -2,7 +2,8 @@
 
 What counts is only new: the server's own items that a client sends back are dropped, and so is an answer that repeats
 one. Outputs for the earlier run's open calls come first, in the order of the calls, because that is what the model
-asked for; all else keeps its order. Afterwards every output has its call and every call its output.
+asked for; all else keeps its order. Afterwards every output has its call and every call its output: a call that was
+cut (`incomplete`), which nobody ran, is left out unless it has one.
 """
 
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class _Check:
         self._open = dict(before.open) if before else {}
         self._answered: dict[str, Answer] = {}
         self._calls: dict[str, Answer | None] = {}  # of this input, with what answers them
+        self._cut: dict[str, Item] = {}
         self._others: list[Item] = []
 
     def take(self, item: Item) -> None:
@@ -52,17 +54,21 @@ class _Check:
         else:
             if isinstance(item, Call) and (key := call_key(item)) and _is_clients(item):
                 self._calls.setdefault(key, None)
+                if getattr(item, "status", None) == "incomplete":
+                    self._cut[key] = item
             self._others.append(item)
 
     def result(self) -> Continuation:
         """Raises RequestError when a call has no output."""
         unanswered = [key for key, entry in self._open.items() if entry.is_clients and key not in self._answered]
-        unanswered += [key for key, answer in self._calls.items() if answer is None]
+        unanswered += [key for key, answer in self._calls.items() if answer is None and key not in self._cut]
         if unanswered:
             raise RequestError(f"No tool output found for function call {unanswered[0]}.", param="input")
         outputs = [self._answered.get(key) or entry.given for key, entry in self._open.items()]
         answered = {key: self._answered[key] for key in self._open if key in self._answered}
-        return Continuation([*(output for output in outputs if output is not None), *self._others], answered)
+        left_out = [item for key, item in self._cut.items() if self._calls[key] is None]
+        others = [item for item in self._others if not any(item is cut for cut in left_out)]
+        return Continuation([*(output for output in outputs if output is not None), *others], answered)
 
     def _take_answer(self, answer: Answer) -> None:
         key = answer_key(answer)

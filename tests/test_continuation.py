@@ -106,3 +106,17 @@ def test_two_that_go_on_from_the_same_run_do_not_know_of_each_other() -> None:
 def test_a_search_that_the_server_makes_needs_no_output() -> None:
     search = ToolSearchCall(arguments={}, call_id="s1", execution="server")
     assert check_input([search], None).items == [search]
+
+
+CUT = FunctionCall(id="fc_3", call_id="c3", name="look", arguments='{"at": "se', status="incomplete")
+
+
+@pytest.mark.parametrize("first", [None, before()])
+def test_a_call_that_was_cut_needs_no_output_and_is_left_out(first: Answers | None) -> None:  # P29
+    outputs = [output("c1"), output("c2")] if first else []
+    assert check_input([USER, CUT, *outputs, SAID], first).items[len(outputs) :] == ([USER] if first else [USER, SAID])
+
+
+def test_a_call_that_was_cut_is_kept_where_it_has_an_output() -> None:
+    items: list[Item] = [USER, CUT, output("c3", "interrupted")]
+    assert check_input(items, None).items == items

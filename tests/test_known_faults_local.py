@@ -231,3 +231,16 @@ async def test_a_history_of_every_item_kind_goes_through_every_template(tmp_path
         fields: Json = {"tools": TWENTY, "tool_choice": "none", "temperature": 0}
         reply = await served.http().create(input=[*HISTORY, {"role": "user", "content": "and now?"}], **fields)
     assert (reply.status, reply.json.get("status")) == (200, "completed"), reply.json
+
+
+async def test_a_call_that_was_cut_is_gone_on_from(tmp_path: Path) -> None:
+    """frontman-ai/frontman#1592, kernl-sdk/kernl#60: a history with an interrupted call was refused for ever."""
+    fields: Json = {"tools": TWENTY, "temperature": 0, "max_output_tokens": 60}
+    says = hermes("tool_3", '{"city": "' + "Oslo " * 40 + '"}')
+    async with dictated(tmp_path, says=says, store=MemoryStore()) as (served, _):
+        http = served.http()
+        made = (await http.create(**fields)).json
+        assert [(item["type"], item["status"]) for item in made["output"]] == [("function_call", "incomplete")]
+        history = [{"role": "user", "content": "go"}, *made["output"], {"role": "user", "content": "go on"}]
+        for more in ({"previous_response_id": made["id"]}, {"input": history}):
+            assert (await http.create(**fields, **more)).json["status"] == "incomplete"
