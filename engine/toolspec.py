@@ -146,7 +146,7 @@ def _decode_tool(raw: msgspec.Raw, max_schema_bytes: int, namespace: str | None 
         case "function":
             return [_function(definition, namespace)]
         case "custom":
-            grammar = definition.format if (definition.format or {}).get("type") == "grammar" else None
+            grammar = _grammar(definition.format or {})
             return [
                 Tool("custom", _name(definition), definition.description or "", namespace=namespace, grammar=grammar)
             ]
@@ -159,6 +159,21 @@ def _decode_tool(raw: msgspec.Raw, max_schema_bytes: int, namespace: str | None 
 def _function(definition: _Definition, namespace: str | None) -> Tool:
     schema = definition.parameters or {"type": "object", "properties": {}}
     return Tool("function", _name(definition), definition.description or "", schema, bool(definition.strict), namespace)
+
+
+def _grammar(format_: dict[str, Any]) -> dict[str, Any] | None:
+    """A custom tool's grammar, if its format is one."""
+    match format_.get("type", "text"):
+        case "text":
+            return None
+        case "grammar":
+            if format_.get("syntax") not in ("lark", "regex"):
+                raise RequestError("A grammar is of syntax lark or regex.", param="format.syntax")
+            if not isinstance(format_.get("definition"), str):
+                raise RequestError("A grammar needs a definition.", param="format.definition")
+            return format_
+        case _:
+            raise RequestError("A format is of type text or grammar.", param="format.type")
 
 
 def _namespace(definition: _Definition, max_schema_bytes: int) -> list[Tool]:

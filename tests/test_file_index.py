@@ -72,6 +72,14 @@ def test_passages_are_found_by_their_words_best_first(tmp_path: Path, folder: Pa
     assert sorted(paths(find(tmp_path, "travel"))) == ["travel/flights.html", "travel/trains.md"]  # a word of the path
 
 
+def test_names_that_are_no_text_are_written_out(tmp_path: Path, folder: Path) -> None:
+    for name in (b"\xff tea.txt", b"\xfe tea.txt", b"two\nlines.txt"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("oolong")
+    assert add(tmp_path, folder).added == 7
+    assert sorted(paths(find(tmp_path, "oolong"))) == ["\\xfe tea.txt", "\\xff tea.txt", "two\nlines.txt"]
+    assert add(tmp_path, folder).unchanged == 7
+
+
 def test_what_is_hidden_linked_or_no_text_is_not_there(tmp_path: Path, folder: Path) -> None:
     add(tmp_path, folder)
     assert find(tmp_path, "secret outside menu PNG") == []

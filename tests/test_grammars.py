@@ -335,8 +335,6 @@ def test_a_grammar_that_cannot_be_said_of_json_leaves_the_text_free():
             "unknown name",
         ),
         (Tool("custom", "f", grammar={"syntax": "regex", "definition": "("}), "tools[1].format.definition", "unclosed"),
-        (Tool("custom", "f", grammar={"syntax": "ebnf", "definition": "a"}), "tools[1].format.syntax", "lark or regex"),
-        (Tool("custom", "f", grammar={"syntax": "lark"}), "tools[1].format.definition", "needs a definition"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_by_its_keyword(tool, param, said):

@@ -113,3 +113,21 @@ def test_one_name_may_live_in_two_namespaces() -> None:
         {"type": "namespace", "name": "b", "tools": functions},
     )
     assert [tool.namespace for tool in tools] == [None, "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "param"),
+    [
+        ({"type": 5}, "type"),
+        ({"type": "ebnf"}, "type"),
+        ({"type": "grammar"}, "syntax"),
+        ({"type": "grammar", "syntax": ["lark"], "definition": "a"}, "syntax"),
+        ({"type": "grammar", "syntax": "lark"}, "definition"),
+        ({"type": "grammar", "syntax": "regex", "definition": 5}, "definition"),
+    ],
+)
+def test_format_of_a_custom_tool_is_checked_whatever_the_backend(format_: dict[str, Any], param: str) -> None:
+    tool = {"type": "custom", "name": "c", "format": format_}
+    with pytest.raises(RequestError) as caught:
+        decode_tools([msgspec.Raw(msgspec.json.encode(tool))])
+    assert caught.value.param == f"tools[0].format.{param}"

@@ -15,7 +15,6 @@ import msgspec
 
 from engine.backends.lark import error_of, json_rule
 from engine.backends.toolset import held_parameters_of
-from engine.errors import RequestError
 from engine.toolspec import Tool
 
 _TOKENS: Final = re.compile(
@@ -36,15 +35,8 @@ class CustomGrammar(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tool: Tool) -> "CustomGrammar | None":
-        """The grammar of a tool; None where it has none. Raises RequestError for one of another syntax."""
-        if tool.grammar is None:
-            return None
-        syntax, definition = tool.grammar.get("syntax"), tool.grammar.get("definition")
-        if syntax not in ("lark", "regex"):
-            raise RequestError("A grammar is of syntax lark or regex.", param="format.syntax")
-        if not isinstance(definition, str):
-            raise RequestError("A grammar needs a definition.", param="format.definition")
-        return cls(syntax, definition)
+        """The grammar of a tool, which `decode_tools` has checked; None where it has none."""
+        return None if tool.grammar is None else cls(tool.grammar["syntax"], tool.grammar["definition"])
 
     def raw_rule(self) -> str:
         """The text as it stands."""

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 import msgspec
 
+from engine.encodable import encodable
 from engine.errors import EngineError
 from engine.hosted.file_filters import Attributes
 from engine.hosted.page_text import text_of_page
@@ -114,7 +115,7 @@ class FileIndex:
 
         Raises IndexUnusable for a name that is another folder's.
         """
-        path = str(folder.resolve())
+        path = _utf8(folder.resolve())
         self._db.execute("INSERT OR IGNORE INTO folders (name, path) VALUES (?, ?)", (name, path))
         folder_id, known = self._db.execute("SELECT id, path FROM folders WHERE name = ?", (name,)).fetchone()
         if known != path:
@@ -125,7 +126,7 @@ class FileIndex:
         for number, batch in enumerate(_batches(files)):
             with self._transaction():
                 for place, file in enumerate(batch):
-                    self._add_file(folder_id, file.relative_to(folder).as_posix(), file, before, done)
+                    self._add_file(folder_id, _utf8(file.relative_to(folder)), file, before, done)
                     report(number * _FILES_PER_COMMIT + place + 1, len(files))
         with self._transaction():  # what is left of those before is not there any more, or is no text
             for file_id, *_ in before.values():
@@ -168,7 +169,7 @@ class FileIndex:
             self._forget(file_id)
         values = (file_id, folder_id, path, status.st_mtime_ns, status.st_size)
         file_id = self._db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?)", values).lastrowid
-        for passage in passages(text):
+        for passage in passages(encodable(text)):
             row = self._db.execute("INSERT INTO passages (text, path) VALUES (?, ?)", (passage, path))
             self._db.execute("INSERT INTO places VALUES (?, ?)", (row.lastrowid, file_id))
 
@@ -254,6 +255,11 @@ def _files(folder: Path) -> Iterator[Path]:
             file = Path(parent, name)
             if not name.startswith(".") and file.is_file() and not file.is_symlink():
                 yield file
+
+
+def _utf8(path: Path) -> str:
+    """A path as it is shown; names that are no UTF-8 have their bytes written out, which keeps them apart."""
+    return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def _batches(files: Sequence[Path]) -> Iterator[Sequence[Path]]:
