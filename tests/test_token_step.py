@@ -164,11 +164,10 @@ def test_thoughts_are_part_of_the_usage():
     assert step.interrupt(2.0)[-1].usage.output_tokens_details.reasoning_tokens == 3
 
 
-def test_a_prompt_that_was_being_taken_in_when_the_step_came_counts_from_there():
+def test_the_worker_is_not_seen_to_begin_while_it_takes_a_prompt_in():
     under_way = step()
+    assert under_way.unseen_ms(finished()) == 0
     under_way.admitted(1000.0)
-    under_way.sampled([5], None, 1250.0)  # the worker handled the job after 229 ms, and says 1 and 20
-    under_way.finished(finished())
-    *_, end = [*under_way.take(), *under_way.take()]
-    assert isinstance(end, StepEnd)
-    assert (end.timing.queue_ms, end.timing.prefill_ms, end.timing.sampling_ms) == (1.0, 249.0, 300.0)
+    under_way.sampled([5], None, 1250.0)  # the worker says 1 ms and 20
+    assert under_way.unseen_ms(finished()) == 229
+    assert step().unseen_ms(finished()) == 0

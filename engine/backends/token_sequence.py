@@ -255,6 +255,11 @@ class TokenSequence:
         self._under_way.finished(report)
         self._notify()
 
+    def with_unseen(self, report: Finished) -> Finished:
+        """A worker's report, with the time that it did not see."""
+        unseen_ms = self._under_way.unseen_ms(report)
+        return msgspec.structs.replace(report, prefill_ms=report.prefill_ms + unseen_ms)
+
     def on_failed(self, error: EngineError) -> None:
         """The step cannot go on."""
         self._under_way.failed(error)

@@ -119,6 +119,12 @@ class Step:
         """The worker came to its end."""
         self._finished = report
 
+    def unseen_ms(self, report: Finished) -> float:
+        """How long the worker was in the middle of a model's step when the job came, on this prompt as a rule."""
+        if self._admitted_at is None or self._first_at is None:
+            return 0.0
+        return max(0.0, self._first_at - self._admitted_at - report.queue_ms - report.prefill_ms)
+
     def failed(self, error: EngineError) -> None:
         """It cannot go on."""
         self._error = error
@@ -170,12 +176,6 @@ class Step:
         """How long it waited for a worker, or for room beside others."""
         return 0.0 if self._admitted_at is None else self._admitted_at - self._began
 
-    def _unseen_ms(self, end: Finished) -> float:
-        """How long the worker was in the middle of a model's step when the job came, on this prompt as a rule."""
-        if self._admitted_at is None or self._first_at is None:
-            return 0.0
-        return max(0.0, self._first_at - self._admitted_at - end.queue_ms - end.prefill_ms)
-
     def _as_seen(self, now: float) -> Finished:
         """The worker's account as far as it is known here. Until a token came, nobody knows what was prefilled."""
         first_at = now if self._first_at is None else self._first_at
@@ -194,7 +194,7 @@ class Step:
         reused = min(end.reused, self.base)
         timing = Timing(
             queue_ms=self._queued_ms + end.queue_ms,
-            prefill_ms=end.prefill_ms + self._unseen_ms(end),
+            prefill_ms=end.prefill_ms,
             sampling_ms=end.sampling_ms,
             tokens_new=self._given,
             tokens_reused=reused,
