@@ -114,8 +114,8 @@ def test_a_dead_worker_holds_nothing():
     ("use", "num_held", "num_wanted", "expected"),
     [
         (Use.RETIRED, 100, 200, (1, 100, True)),  # all of it
-        (Use.RETIRED, 100, 60, (1, 59, True)),  # one must be left to sample from
-        (Use.RETIRED, 1000, 60, (1, 59, False)),  # the rest may be of use to others
+        (Use.RETIRED, 100, 60, (1, 58, True)),  # one must be left to sample from
+        (Use.RETIRED, 1000, 60, (1, 58, False)),  # the rest may be of use to others
         (Use.PAUSED, 100, 200, (1, 100, False)),
         (Use.RUNNING, 100, 200, (1, 100, False)),
         (Use.RETIRED, 15, 200, None),  # too little

@@ -220,7 +220,7 @@ async def test_a_new_run_adopts_the_longest_prefix(folder):
         await give(third, [*PROMPT[:40], 7])
         more, end = await step(third)  # from the second, which is still open
         assert more == greedy([*PROMPT[:40], 7, 1], 8)
-        assert end.usage.input_tokens_details.cached_tokens == 40
+        assert end.usage.input_tokens_details.cached_tokens == 39
 
 
 async def test_a_fork_shares_the_kv_and_both_keep_their_own(folder):
@@ -265,7 +265,7 @@ async def test_a_restarted_run_computes_what_its_contexts_do_not_share(folder):
         await give(sequence, [8])
         assert (await step(sequence))[0] == greedy([*PROMPT[:40], 7, 1, *ids, 8, 1], 8)
         await give(other, [*PROMPT[:40], 9])
-        assert (await step(other))[1].timing.tokens_reused == 40
+        assert (await step(other))[1].timing.tokens_reused == 39
 
 
 async def test_an_interrupted_step_keeps_what_it_told_and_nothing_else(folder):
@@ -459,7 +459,7 @@ async def test_runs_that_begin_alike_and_together_prefill_it_once(folder):
             ids, end = await finish(sequence)
             assert ids == greedy([*PROMPT, 200 + number, 1], 4)
             prefilled.append(end.timing.tokens_prefilled)
-        assert prefilled == [62, 2, 2, 2]
+        assert prefilled == [62, 3, 3, 3]
 
 
 async def test_a_step_waits_for_room_beside_those_that_run(folder):

@@ -21,6 +21,16 @@ from torch import Tensor
 # Bytes of scores at a time: as many as stay in the cache, and in a heap that keeps its pages (see `worker_link`).
 _MOST_SCORES: Final = 7 << 20
 
+# What comes of a token is the same, bit for bit, however its prompt is cut, where products are over multiples of so
+# many keys, and no more than 1,024 of them for the first 1,024 tokens: beyond those oneDNN adds up in another order.
+GRAIN: Final = 64
+_FEW_KEYS: Final = 1024
+
+
+def padded(length: int) -> int:
+    """The next multiple of GRAIN."""
+    return -(-length // GRAIN) * GRAIN
+
 
 class Attention(NamedTuple):
     """mask: what `many` needs for (new, past, device), the same in every layer. many: see `in_one_piece`."""
@@ -53,28 +63,31 @@ def _where_allowed(new: int, past: int, device: torch.device) -> Tensor | None:
 
 
 def by_products(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Several new tokens, in bf16 on a CPU."""
+    """Several new tokens, in bf16 on a CPU. keys, values: to the next multiple of GRAIN, with zeros behind the end."""
     assert mask is not None
     new, kv_heads, group, dim = query.shape
-    past = keys.shape[2] - new
+    past = keys.shape[2] - mask.shape[1]
     rows = query.permute(1, 2, 0, 3) * dim**-0.5
     outputs = []
-    count = max(1, _MOST_SCORES // (kv_heads * group * keys.shape[2] * query.element_size()))
-    for start in range(0, new, count):
-        end = min(new, start + count)
-        seen = past + end
+    most = _MOST_SCORES // (kv_heads * group * keys.shape[2] * query.element_size())
+    start = 0
+    while start < new:
+        first = past + start
+        end = min(new, start + max(1, most), _FEW_KEYS - past if first < _FEW_KEYS else new)
+        seen = padded(past + end)
         part = rows[:, :, start:end].reshape(kv_heads, -1, dim)
         scores = torch.bmm(part, keys[0, :, :seen].transpose(1, 2))
-        latest = scores.view(kv_heads, group, end - start, seen)[..., past + start :]
-        latest.masked_fill_(mask[: end - start, : end - start], -torch.inf)
+        latest = scores.view(kv_heads, group, end - start, seen)[..., past:]
+        latest.masked_fill_(mask[start:end, : seen - past], -torch.inf)
         output = torch.bmm(torch.softmax(scores, -1), values[0, :, :seen])
         outputs.append(output.view(kv_heads, group, end - start, dim))
+        start = end
     return torch.cat(outputs, 2).permute(2, 0, 1, 3)
 
 
 def _where_forbidden(new: int, past: int, device: torch.device) -> Tensor:
-    """[new, new] bool, of the new tokens among each other."""
-    return torch.ones(new, new, dtype=torch.bool, device=device).triu(1)
+    """[new, new and padding] bool, of the new tokens among each other."""
+    return torch.ones(new, padded(past + new) - past, dtype=torch.bool, device=device).triu(1)
 
 
 IN_ONE_PIECE: Final = Attention(_where_allowed, in_one_piece)

@@ -6,7 +6,11 @@ there, so that this goes through the model once. Whatever ends the other one fir
 there, so nobody waits for what does not come.
 """
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+# Ids that stay pending until their job comes: it needs one to have a row to draw from, and one alone goes another way
+# through attention than together with others, so that its last bits would tell when it was given.
+KEPT_BACK: Final = 2
 
 
 class KV(Protocol):
@@ -45,6 +49,12 @@ class Context:
         del self.ids[length:]
         self.crop(length)
 
+    @property
+    def num_ahead(self) -> int:
+        """How many pending ids may be computed before a job comes."""
+        count = self.num_pending - KEPT_BACK
+        return count if count > 1 else 0
+
     def crop(self, length: int) -> None:
         """Forget the KV from `length` on."""
         self.num_early -= min(self.num_early, max(0, self.kv.length - length))
@@ -72,9 +82,9 @@ class Context:
         return twin
 
     def pass_on(self) -> None:
-        """Let those go whose part is computed: all of it but for an id that stays pending here, too."""
+        """Let those go whose part is computed: all of it but for what stays pending here, too."""
         for twin in self._followers[:]:
-            if not self.is_following and self.kv.length >= min(twin.num_held, len(self.ids) - 1):
+            if not self.is_following and (self.kv.length >= twin.num_held or not self.num_ahead):
                 self._give(twin)
 
     def let_go(self) -> None:

@@ -87,10 +87,9 @@ class Jobs:
                 kind = Kind.PROMPT if job.drew is None else Kind.SAMPLING
                 yield Want(seq, kind, job.context.num_pending, job.context.kv.length)
         for seq, context in self._contexts.items():
-            # one id stays pending: a job needs one to have a row to draw from
-            if context.is_early and seq not in self._jobs and context.num_pending > 1 and not context.is_following:
+            if context.num_ahead and context.is_early and seq not in self._jobs and not context.is_following:
                 kind = Kind.PROMPT if context.is_followed else Kind.EARLY  # somebody may sample behind it
-                yield Want(seq, kind, context.num_pending - 1, context.kv.length)
+                yield Want(seq, kind, context.num_ahead, context.kv.length)
 
     def _work(self, part: Part) -> tuple[KV, list[int]]:
         context = self._contexts[part.seq]

@@ -156,12 +156,12 @@ class KVCache:
     def match(self, seq: int, tokens: TokenLog) -> Match | None:
         """The entry that shares the longest prefix with a context, if that is worth taking over.
 
-        At least one id is left out, since there must be one to sample from.
+        Two ids are left out: there must be one to sample from, and not it alone (see `context.KEPT_BACK`).
         """
         wanted = _packed(tokens.context())
         best: Match | None = None
         for source, entry in self._sources(seq):
-            keep = min(common_prefix(wanted, entry.packed) // 4, len(tokens) - 1)
+            keep = min(common_prefix(wanted, entry.packed) // 4, len(tokens) - 2)
             if keep >= max(MIN_ADOPTED, best.keep + 1 if best else 0):
                 # a retired context of which less than half is shared may serve others better than us
                 best = Match(source, keep, move=entry.use is Use.RETIRED and 2 * keep >= entry.num_tokens)

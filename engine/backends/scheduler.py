@@ -130,7 +130,8 @@ def _least(kind: Kind) -> float:
 def _shared(wants: Sequence[Want], cost: float, pace: Pace) -> list[Part]:
     """Equal shares of a cost, in the order of asking; those who need less leave the rest to the others.
 
-    No share is smaller than FEWEST ids: where that does not go round, who came last waits.
+    No share is smaller than FEWEST ids: where that does not go round, who came last waits. None leaves a single id, as
+    that one would go another way through attention than together with others.
     """
     admitted = list(_admitted(wants, cost, pace))
     parts: dict[int, Part] = {}
@@ -138,6 +139,7 @@ def _shared(wants: Sequence[Want], cost: float, pace: Pace) -> list[Part]:
     for index, want in enumerate(sorted(admitted, key=lambda want: pace.cost(want.num_ids, want.num_past))):
         share = cost / (len(admitted) - index)
         count = min(want.num_ids, max(FEWEST, pace.affordable(share, want.num_past)))
+        count -= want.num_ids - count == 1
         parts[want.seq] = Part(want.seq, count, pace.cost(count, want.num_past))
         cost -= parts[want.seq].cost
     return [parts[want.seq] for want in admitted]

@@ -44,17 +44,19 @@ class StackedKV:
             twin._length = length
         return twin
 
-    def views(self, count: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    def views(self, count: int, grain: int = 1) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
         """By layer: where the keys and values of `count` new tokens go, all keys, and all values, new ones included.
 
-        [2, kv heads, count, dim], and twice [1, kv heads, length + count, dim]. `length` stays until `advance`.
+        [2, kv heads, count, dim], and twice [1, kv heads, length + count, dim], up to the next multiple of `grain`, a
+        divisor of 256; what lies behind the end is finite. `length` stays until `advance`.
         """
         start, end = self._length, self._length + count
         data = self._with_room(end)
+        shown = -(-end // grain) * grain
         return (
             data[:, :, :, start:end].unbind(0),
-            data[:, 0, None, :, :end].unbind(0),
-            data[:, 1, None, :, :end].unbind(0),
+            data[:, 0, None, :, :shown].unbind(0),
+            data[:, 1, None, :, :shown].unbind(0),
         )
 
     def advance(self, count: int) -> None:
@@ -72,4 +74,4 @@ class StackedKV:
 
     def _allocated(self, length: int) -> Tensor:
         layers, heads, dim = self._shape
-        return self._like.new_empty(layers, 2, heads, capacity_for(length), dim)
+        return self._like.new_zeros(layers, 2, heads, capacity_for(length), dim)
