@@ -52,6 +52,12 @@ def test_a_step_deep_in_a_context_holds_less():
     assert pace.cost(deep, 8192) == pytest.approx(pace.cost(shallow, 0), rel=0.05)
 
 
+@given(st.integers(1, 5000), st.integers(0, 8000))
+def test_any_number_of_ids_is_affordable_at_its_cost(count, past):
+    pace = Pace(0.25)
+    assert pace.affordable(pace.cost(count, past), past) == count
+
+
 def test_a_slow_machine_cuts_prompts_small_only_while_others_sample():
     pace = Pace(0.275)
     told(pace, 200, 9.0)
@@ -118,7 +124,7 @@ def test_any_step_keeps_to_its_time_and_moves_everybody_on_that_it_can(wants, ma
     prompts = [want for want in wants if want.kind is PROMPT]
     assert not prompts or prompts[0].seq in parts
     sampling = sum(parts[want.seq].cost for want in wants if want.kind is SAMPLING)
-    others = sum(part.cost for part in parts.values()) - sampling
+    others = sum(parts[want.seq].cost for want in wants if want.kind is not SAMPLING and want.seq in parts)
     # Beyond its time a step goes only for the least share of one prompt, or where a little more is the rest of all.
     is_rest = not sampling and all(parts[want.seq].num_ids == want.num_ids for want in prompts)
     most = pace.budget if sampling else pace.budget_alone * (A_LITTLE_MORE if is_rest and prompts else 1)

@@ -82,8 +82,8 @@ class Pace:
     def affordable(self, cost: float, num_past: int) -> int:
         """How many ids, behind so many, cost no more than that."""
         each = 1 + num_past / self._span
-        # The root of n * each + n² / (2 span) = cost.
-        return int(2 * cost / (each + (each * each + 2 * cost / self._span) ** 0.5))
+        # The root of n * each + n² / (2 span) = cost; what `cost` said of n is enough for n, however it was rounded.
+        return int(2 * cost / (each + (each * each + 2 * cost / self._span) ** 0.5) + 1e-6)
 
     def took(self, cost: float, seconds: float) -> None:
         """A step of this cost took so long."""
