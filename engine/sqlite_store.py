@@ -27,9 +27,8 @@ async def open_store(settings: Settings) -> AsyncIterator[Store | None]:
         yield None
         return
     database = await trio.to_thread.run_sync(open_database, settings.data_dir)
-    s = settings
     async with open_group_commit(
-        "store", database, s.store_commit_ms, s.max_store_backlog_bytes, s.disk_retry_s
+        "store", database, settings.store_commit_ms, settings.max_store_backlog_bytes, settings.disk_retry_s
     ) as disk:
         store = SqliteStore(disk)
         async with trio.open_nursery() as nursery:

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.backends.stacked_kv import rounded_up
+
 # Bytes of scores at a time: as many as stay in the cache, and in a heap that keeps its pages (see `worker_link`).
 _MOST_SCORES: Final = 7 << 20
 
@@ -29,14 +31,18 @@ _FEW_KEYS: Final = 1024
 
 def padded(length: int) -> int:
     """The next multiple of GRAIN."""
-    return -(-length // GRAIN) * GRAIN
+    return rounded_up(length, GRAIN)
 
 
 class Attention(NamedTuple):
-    """mask: what `many` needs for (new, past, device), the same in every layer. many: see `in_one_piece`."""
+    """mask: what `many` needs for (new, past, device), the same in every layer. many: see `in_one_piece`.
+
+    grain: of how many keys and values `many` wants a multiple, with zeros behind the end.
+    """
 
     mask: Callable[[int, int, torch.device], Tensor | None]
     many: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+    grain: int = 1
 
 
 def attend_one(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -91,4 +97,4 @@ def _where_forbidden(new: int, past: int, device: torch.device) -> Tensor:
 
 
 IN_ONE_PIECE: Final = Attention(_where_allowed, in_one_piece)
-BY_PRODUCTS: Final = Attention(_where_forbidden, by_products)
+BY_PRODUCTS: Final = Attention(_where_forbidden, by_products, GRAIN)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.backends.attention import BY_PRODUCTS, GRAIN, IN_ONE_PIECE, attend_one
+from engine.backends.attention import BY_PRODUCTS, IN_ONE_PIECE, attend_one
 from engine.backends.linears import Linear, make_linear, num_rows_for
 from engine.backends.stacked_kv import StackedKV
 
@@ -155,7 +155,7 @@ class Llama:
             ids.extend(new_ids)
             positions.extend(range(past, past + count))
         counts = [len(new_ids) for _, new_ids in work]
-        grains = [GRAIN if self._pads and count > 1 else 1 for count in counts]
+        grains = [self._attention.grain if count > 1 else 1 for count in counts]
         views = [kv.views(count, grain) for (kv, _), count, grain in zip(work, counts, grains, strict=True)]
         targets, keys, values = (list(zip(*by_sequence, strict=True)) for by_sequence in zip(*views, strict=True))
         num_padding = num_rows_for(len(ids)) - len(ids) if self._pads else 0

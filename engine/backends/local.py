@@ -261,9 +261,8 @@ class LocalBackend:
             case Finished() if sequence := self._jobs.pop(report.job, None):
                 self._num_reused += report.reused
                 self._num_prefilled += report.prefilled
-                sequence.on_finished(
-                    sequence.with_unseen(report)
-                )  # first: what gives way from here on is of the next step
+                # First: what gives way from here on is of the next step.
+                sequence.on_finished(sequence.with_unseen(report))
                 self._cache.mark(sequence.number, Use.PAUSED)
                 self._ended(report.job)
             case Failed() if sequence := self._jobs.get(report.job):

@@ -10,9 +10,14 @@ from torch import Tensor
 _GRAIN: Final = 256
 
 
+def rounded_up(count: int, grain: int) -> int:
+    """The next multiple of `grain`."""
+    return -(-count // grain) * grain
+
+
 def capacity_for(length: int) -> int:
     """For how many tokens to make room when there are so many."""
-    return -(-(length + length // 4) // _GRAIN) * _GRAIN
+    return rounded_up(length + length // 4, _GRAIN)
 
 
 class StackedKV:
@@ -52,7 +57,7 @@ class StackedKV:
         """
         start, end = self._length, self._length + count
         data = self._with_room(end)
-        shown = -(-end // grain) * grain
+        shown = rounded_up(end, grain)
         return (
             data[:, :, :, start:end].unbind(0),
             data[:, 0, None, :, :shown].unbind(0),
