@@ -66,8 +66,8 @@ class _Check:
             raise RequestError(f"No tool output found for function call {unanswered[0]}.", param="input")
         outputs = [self._answered.get(key) or entry.given for key, entry in self._open.items()]
         answered = {key: self._answered[key] for key in self._open if key in self._answered}
-        left_out = [item for key, item in self._cut.items() if self._calls[key] is None]
-        others = [item for item in self._others if not any(item is cut for cut in left_out)]
+        left_out = {id(item) for key, item in self._cut.items() if self._calls[key] is None}
+        others = [item for item in self._others if id(item) not in left_out]
         return Continuation([*(output for output in outputs if output is not None), *others], answered)
 
     def _take_answer(self, answer: Answer) -> None:
